@@ -1,0 +1,1 @@
+"""Results in, text out. Reports decide nothing: they show what `nodeproof.verdict` decided."""

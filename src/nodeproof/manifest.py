@@ -1,0 +1,110 @@
+"""What a run has to contain: the shipped list of checks, generated from the suites.
+
+A plan that names fewer checks than this list, for its profile and its devices, is no accept. The
+list is data, so that a controller without pytest and torch can hold a verdict against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from nodeproof.model import About, Cause, DeviceKind, Profile, Remedy
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One check as the manifest knows it."""
+
+    id: str
+    kinds: tuple[DeviceKind, ...]
+    profiles: frozenset[Profile]
+    trial: bool
+    cause: Cause
+    load: Mapping[Profile, float]  # seconds; empty where the check asks for none
+    limits: Mapping[str, Any]  # name to default
+    about: About
+    suite: str  # file of the suite, for the reader
+
+    @property
+    def component(self) -> str:
+        """First word of the id."""
+        return self.id.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The checks of one version of the suites, by id."""
+
+    digest: str
+    entries: Mapping[str, Entry]
+
+    def required(self, profile: Profile, kind: DeviceKind) -> dict[str, float]:
+        """Checks that a device of this kind needs, with the seconds of load each must show."""
+        return {
+            entry.id: entry.load.get(profile, 0.0)
+            for entry in self.entries.values()
+            if kind in entry.kinds and profile in entry.profiles and not entry.trial
+        }
+
+
+def parse(text: str) -> Manifest:
+    """Read a manifest. Raises `ValueError`, `KeyError` or `TypeError` for one that is not whole."""
+    data = json.loads(text)
+    if data["schema"] != SCHEMA:
+        msg = f"manifest schema {data['schema']!r} is not {SCHEMA}"
+        raise ValueError(msg)
+    entries = {
+        name: Entry(
+            id=name,
+            kinds=tuple(DeviceKind(k) for k in c["kinds"]),
+            profiles=frozenset(Profile(p) for p in c["profiles"]),
+            trial=c["trial"],
+            cause=Cause(c["cause"]),
+            load={Profile(p): float(s) for p, s in c["load"].items()},
+            limits=c["limits"],
+            about=About(title=c["title"], why=c["why"], remedy=Remedy(c["remedy"])),
+            suite=c["suite"],
+        )
+        for name, c in data["checks"].items()
+    }
+    if not entries:
+        msg = "a manifest without checks would accept anything"
+        raise ValueError(msg)
+    return Manifest(digest=digest_of(text.encode()), entries=entries)
+
+
+def digest_of(data: bytes) -> str:
+    """`sha256:` and the hexadecimal digest."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+@cache
+def shipped() -> Manifest:
+    """Return the manifest that came with this version."""
+    return parse(resources.files("nodeproof").joinpath("catalog", "manifest.json").read_text())
+
+
+@cache
+def suite_digest() -> str:
+    """One digest over all of our Python files, by name and content: which code did the judging."""
+    root = resources.files("nodeproof")
+    whole = hashlib.sha256()
+
+    def take(folder: Any, path: str) -> None:
+        for entry in sorted(folder.iterdir(), key=lambda e: str(e.name)):
+            name = f"{path}/{entry.name}"
+            if entry.is_dir() and entry.name != "__pycache__":
+                take(entry, name)
+            elif entry.name.endswith((".py", ".toml", ".json")):
+                whole.update(f"{name}\0{len(entry.read_bytes())}\0".encode() + entry.read_bytes())
+
+    take(root, "nodeproof")
+    return "sha256:" + whole.hexdigest()

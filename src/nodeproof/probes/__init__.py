@@ -1,0 +1,1 @@
+"""Readers of the node. Only this package touches NVML, /proc and /sys."""

@@ -1,0 +1,154 @@
+"""What a kind of node must show: limits by check id, from a TOML file.
+
+name = "h100-sxm5"
+source = "where the numbers come from"
+date = 2026-11-29
+n = 12                       # known-good nodes behind them
+
+["device.burnin.throughput"]
+median_tflops = 600          # overrides the limit of that name; the check gives the unit
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from nodeproof.manifest import digest_of
+
+_HEAD = frozenset({"name", "source", "date", "n", "description"})
+REHEARSAL = "cpu-rehearsal"
+
+
+class SpecError(ValueError):
+    """A spec that can't be used. Says which file, which key, and what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A spec as read. `limits` maps a check id to the limits it overrides."""
+
+    name: str
+    digest: str
+    source: str
+    limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, str]:
+        """What the plan says of the spec."""
+        return {"name": self.name, "digest": self.digest, "source": self.source}
+
+
+NO_SPEC = Spec(name="", digest=digest_of(b""), source="")
+
+
+def load(name_or_path: str) -> Spec:
+    """Read a spec by the name of a shipped one or by the path of a file.
+
+    Raises `SpecError` for what can't be read or isn't TOML of this shape. Check ids and limits are
+    held against the checks later, by `limits_for` and `known`.
+    """
+    origin, data = _bytes(name_or_path)
+    try:
+        table = tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        msg = f"{origin}: not UTF-8 text: {error}"
+        raise SpecError(msg) from None
+    except tomllib.TOMLDecodeError as error:
+        msg = f"{origin}: {error}"
+        raise SpecError(msg) from None
+    limits: dict[str, dict[str, Any]] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            limits[key] = value
+        elif key not in _HEAD:
+            msg = f"{origin}: line {_line(data, key)}: {key!r} is neither a check nor one of {', '.join(sorted(_HEAD))}"
+            raise SpecError(msg)
+    return Spec(
+        name=str(table.get("name", Path(origin).stem)),
+        digest=digest_of(data),
+        source=f"{origin}: {table.get('source', 'no source given')}",
+        limits=limits,
+    )
+
+
+def known(spec: Spec, checks: Iterable[str]) -> None:
+    """Raise `SpecError` for an override of a check that is not among `checks`."""
+    ids = sorted(checks)
+    for check in spec.limits:
+        if check not in ids:
+            near = difflib.get_close_matches(check, ids, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            msg = f"spec {spec.name}: there is no check {check!r}{hint}"
+            raise SpecError(msg)
+
+
+def limits_for(spec: Spec, check: str, limits: type[Any]) -> Any:
+    """The limits of one check: its own defaults under what the spec overrides.
+
+    Raises `SpecError` for an unknown limit, a value of the wrong type, or one that is not finite.
+    """
+    given = spec.limits.get(check, {})
+    hints = typing.get_type_hints(limits)
+    names = [f.name for f in dataclasses.fields(limits)]
+    for name, value in given.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=2) or names
+            msg = f"spec {spec.name}: {check} has no limit {name!r}; it has {', '.join(near) or 'none'}"
+            raise SpecError(msg)
+        if not _fits(value, hints[name]):
+            msg = f"spec {spec.name}: {check}: {name} = {value!r} is not {_words(hints[name])}"
+            raise SpecError(msg)
+    return limits(**given)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, types.UnionType):
+        return any(_fits(value, k) for k in kind.__args__ if k is not type(None))
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in kind.__args__ if k is not type(None))
+    words = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false"}
+    return words.get(kind, str(kind))
+
+
+def _bytes(name_or_path: str) -> tuple[str, bytes]:
+    shipped = resources.files("nodeproof").joinpath("specs")
+    if "/" not in name_or_path and not name_or_path.endswith(".toml"):
+        entry = shipped.joinpath(f"{name_or_path}.toml")
+        if entry.is_file():
+            return f"{name_or_path}.toml", entry.read_bytes()
+        names = sorted(
+            e.name.removesuffix(".toml") for e in shipped.iterdir() if e.name.endswith(".toml")
+        )
+        if not Path(name_or_path).exists():
+            near = difflib.get_close_matches(name_or_path, names, n=3) or names
+            msg = f"there is no spec {name_or_path!r}; shipped are {', '.join(near)}; a file is given by its path"
+            raise SpecError(msg)
+    try:
+        return name_or_path, Path(name_or_path).read_bytes()
+    except OSError as error:
+        msg = f"spec {name_or_path}: {error.strerror}"
+        raise SpecError(msg) from None
+
+
+def _line(data: bytes, key: str) -> int:
+    for number, line in enumerate(data.decode().splitlines(), 1):
+        if line.strip().startswith((key, f'"{key}"')):
+            return number
+    return 0

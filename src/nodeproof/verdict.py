@@ -1,0 +1,359 @@
+"""Results in, one verdict out. Pure: no clock, no files, no device.
+
+The table in the design, section 5, is this module. Accept is what is left when nothing speaks
+against it; a new kind of doubt therefore has to be added here to count, and everything that is
+unknown to this module is a problem of the file, which makes undecided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nodeproof.manifest import Manifest
+from nodeproof.model import (
+    COMPUTE,
+    Cause,
+    DeviceKind,
+    Finding,
+    Key,
+    Outcome,
+    Planned,
+    Remedy,
+    Waiver,
+)
+from nodeproof.results import Plan, Results
+
+SCHEMA = 1
+
+# The self-test of this module, made in every run: a finding is withheld and has to be missed.
+WITHHELD = "nodeproof.verdict.withheld"
+
+
+class Decision(StrEnum):
+    """What becomes of the node."""
+
+    ACCEPT = "accept"
+    REJECT = "reject"  # hardware is condemned
+    UNDECIDED = "undecided"  # anything else: test again, condemn nothing
+
+    @property
+    def exit_code(self) -> int:
+        """0, 10, 11. Every other exit status is a crash, and means undecided."""
+        return {Decision.ACCEPT: 0, Decision.REJECT: 10, Decision.UNDECIDED: 11}[self]
+
+
+class Why(StrEnum):
+    """The kinds of reason a verdict can have."""
+
+    FAILED = "failed"
+    SHORT = "short of a limit for want of something other than sound hardware"
+    LINK = "a link failed, which blames neither of its ends"
+    UNTRUSTED = "failed, but its detector was not proved in this run"
+    ERRORED = "not measured"
+    SKIPPED = "skipped, though required"
+    MISSING = "planned, but no finding came back"
+    DOUBLED = "found more than once"
+    UNPLANNED = "required, but not planned"
+    UNKNOWN = "found, but not planned"
+    UNPROVED = "the finding does not show what it claims"
+    SELFTEST = "the detector did not report its planted fault"
+    FILE = "the results file is not whole"
+    RUN = "the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One thing that speaks against an accept."""
+
+    why: Why
+    text: str
+    check: str = ""
+    device: str = ""  # id
+    label: str = ""
+    remedy: Remedy = Remedy.RETEST
+    cause: Cause | None = None
+
+    def __str__(self) -> str:
+        where = f" on {self.label}" if self.label else ""
+        where += f" {self.device}" if self.device and self.device != self.label else ""
+        return f"{self.check}{where}: {self.text}" if self.check else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The decision on one node with everything it rests on."""
+
+    decision: Decision
+    rehearsal: bool
+    failed: tuple[Reason, ...]
+    undecided: tuple[Reason, ...]
+    waived: tuple[Waiver, ...]
+    notes: tuple[str, ...]
+    remedy: Remedy
+    counts: Mapping[str, int]
+    plan: Plan | None
+    ended: str
+    loaded_s: float
+
+    def document(self) -> dict[str, Any]:
+        """Return the content of `verdict.json`, in plain values."""
+        plan = self.plan
+        return {
+            "schema": SCHEMA,
+            "verdict": self.decision.value,
+            "rehearsal": self.rehearsal,
+            "run_id": plan.run_id if plan else "",
+            "nonce": plan.nonce if plan else "",
+            "profile": plan.profile.value if plan else "",
+            "node": dict(plan.node) if plan else {},
+            "devices": [
+                {"kind": d.kind.value, "id": d.id, "label": d.label}
+                for d in (plan.devices if plan else ())
+            ],
+            "counts": dict(self.counts),
+            "failed": [_row(r) for r in self.failed],
+            "undecided": [_row(r) for r in self.undecided],
+            "remedy": self.remedy.value,
+            "waivers": [
+                {"check": w.check, "device": w.device, "reason": w.reason, "expires": w.expires}
+                for w in self.waived
+            ],
+            "notes": list(self.notes),
+            "digests": {
+                "suite": plan.suite_digest if plan else "",
+                "manifest": plan.manifest_digest if plan else "",
+                "spec": str(plan.spec.get("digest", "")) if plan else "",
+            },
+            "loaded_s": round(self.loaded_s, 3),
+            "started": plan.started if plan else "",
+            "ended": self.ended,
+        }
+
+
+def _row(reason: Reason) -> dict[str, Any]:
+    return {
+        "check": reason.check,
+        "device": reason.device,
+        "label": reason.label,
+        "why": reason.why.value,
+        "text": reason.text,
+        "remedy": reason.remedy.value,
+        "cause": reason.cause.value if reason.cause else None,
+    }
+
+
+def decide(results: Results, manifest: Manifest) -> Verdict:
+    """Judge one node by what its results file shows."""
+    plan = results.plan
+    doubts = [Reason(why=Why.FILE, text=text) for text in results.problems]
+    failed: list[Reason] = []
+    waived: list[Waiver] = []
+    if plan is not None:
+        case = _Case.of_run(plan, results, manifest)
+        doubts += [*case.of_the_run(), *case.of_the_plan(), *case.of_the_selftests()]
+        for finding in results.findings:
+            reason = case.of(finding)
+            waiver = case.waiver(finding)
+            if reason and waiver:
+                waived.append(waiver)
+            elif reason:
+                (failed if reason.why is Why.FAILED else doubts).append(reason)
+    decision = Decision.REJECT if failed else Decision.UNDECIDED if doubts else Decision.ACCEPT
+    remedies = [r.remedy for r in failed or doubts]
+    counts = Counter(f.outcome for f in results.findings)
+    return Verdict(
+        decision=decision,
+        rehearsal=plan is None or is_rehearsal(plan),
+        failed=tuple(failed),
+        undecided=tuple(doubts),
+        waived=tuple(waived),
+        notes=tuple(_notes(results.findings)),
+        remedy=max(remedies, key=lambda r: r.severity, default=Remedy.NONE),
+        counts={o.value: counts[o] for o in Outcome}
+        | {"selftests": sum(t.caught for t in results.selftests)},
+        plan=plan,
+        ended=results.end.ended if results.end else "",
+        loaded_s=sum(f.loaded_s for f in results.findings),
+    )
+
+
+def _notes(findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
+        for attempt in finding.attempts:
+            if finding.outcome is Outcome.PASS:
+                yield f"{finding.check} on {finding.device}: passed after {attempt.summary}"
+
+
+def is_rehearsal(plan: Plan) -> bool:
+    """Whether a run proves nothing about a GPU, whatever it says of itself."""
+    kinds = {device.kind for device in plan.devices}
+    return plan.rehearsal or DeviceKind.CPU in kinds or DeviceKind.GPU not in kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """One run held against the manifest."""
+
+    plan: Plan
+    results: Results
+    manifest: Manifest
+    planned: Mapping[Key, Planned]
+    demanded: Mapping[Key, float]  # by the manifest: seconds of load by check and device
+    required: Mapping[Key, float]  # the same, and what a site adds and calls required
+    caught: frozenset[Key]
+
+    @classmethod
+    def of_run(cls, plan: Plan, results: Results, manifest: Manifest) -> _Case:
+        demanded = {
+            Key(check=check, kind=device.kind, device=device.id): loaded_s
+            for device in plan.devices
+            for check, loaded_s in manifest.required(plan.profile, device.kind).items()
+        }
+        added = {
+            p.key: max(p.loaded_s, demanded.get(p.key, 0.0)) for p in plan.checks if p.required
+        }
+        told = Counter(t.key for t in results.selftests)
+        return cls(
+            plan=plan,
+            results=results,
+            manifest=manifest,
+            planned={p.key: p for p in plan.checks},
+            demanded=demanded,
+            required=demanded | added,
+            caught=frozenset(t.key for t in results.selftests if t.caught and told[t.key] == 1),
+        )
+
+    def of_the_run(self) -> Iterator[Reason]:
+        """Doubts about the run as a whole."""
+        plan, end = self.plan, self.results.end
+        boot = plan.node.get("boot_id")
+        if not boot:
+            yield _run("the boot id could not be read at the start")
+        if end and end.interrupted:
+            yield _run(f"the run was interrupted: {end.interrupted}")
+        if end and end.boot_id != boot:
+            yield _run(f"the boot id changed from {boot} to {end.boot_id or 'unreadable'}")
+        if plan.manifest_digest != self.manifest.digest:
+            yield _run(
+                f"written by other suites ({plan.version}, manifest {plan.manifest_digest[:19]}) "
+                f"than those that judge (manifest {self.manifest.digest[:19]}): judge it with the "
+                "version that wrote it"
+            )
+        if not any(f.outcome is Outcome.PASS and f.key in self.required for f in self._findings()):
+            yield _run("nothing was measured and passed")
+
+    def of_the_plan(self) -> Iterator[Reason]:
+        """Doubts about what the run undertook, and whether it did that."""
+        kinds = Counter(device.kind for device in self.plan.devices)
+        compute = sum(kinds[kind] for kind in COMPUTE)
+        expected = self.plan.expected_devices
+        if compute == 0:
+            yield _run("no device was under test")
+        elif expected is not None and compute != expected:
+            yield _run(f"{compute} devices were under test, {expected} expected")
+        for kind in (DeviceKind.NODE, DeviceKind.HOST):
+            if kinds[kind] != 1:
+                yield _run(f"the plan names {kinds[kind]} devices of kind {kind}, not one")
+        found = Counter(f.key for f in self._findings())
+        for key in self.demanded:
+            if key not in self.planned:
+                yield self._about(Why.UNPLANNED, key)
+        for key in {**self.planned, **self.required}:
+            if found[key] > 1:
+                yield self._about(Why.DOUBLED, key)
+            elif found[key] == 0 and key in self.planned and not self._trial(key):
+                yield self._about(Why.MISSING, key)
+        for key in found:
+            if key not in self.planned:
+                yield self._about(Why.UNKNOWN, key)
+
+    def of_the_selftests(self) -> Iterator[Reason]:
+        """Doubts about the detectors."""
+        for key in {**self.required, **dict.fromkeys(self._withheld())}:
+            if key not in self.caught:
+                yield self._about(Why.SELFTEST, key)
+
+    def of(self, finding: Finding) -> Reason | None:
+        """What one finding says against the node, if anything."""
+        if self._trial(finding.key):
+            return None
+        why = self._why(finding)
+        if why is None:
+            return None
+        blames = why is Why.FAILED
+        text = finding.summary
+        if why is Why.UNPROVED:
+            text = "; ".join(self._unproved(finding))
+        elif why is not Why.FAILED and why is not Why.SHORT:
+            text = f"{why}: {finding.summary}"
+        return Reason(
+            why=why,
+            text=text,
+            check=finding.check,
+            device=finding.device.id,
+            label=finding.device.label,
+            remedy=finding.remedy if blames or why is Why.ERRORED else Remedy.RETEST,
+            cause=finding.cause,
+        )
+
+    def waiver(self, finding: Finding) -> Waiver | None:
+        """The waiver that covers a fail or an error, if it has not expired."""
+        if finding.outcome not in {Outcome.FAIL, Outcome.ERROR} or self.results.end is None:
+            return None
+        today = self.results.end.ended[:10]  # ISO dates compare as text
+        for waiver in self.plan.waivers:
+            if (waiver.check, waiver.device) == (finding.check, finding.device.id):
+                return waiver if waiver.expires >= today else None
+        return None
+
+    def _why(self, finding: Finding) -> Why | None:
+        match finding.outcome:
+            case Outcome.PASS:
+                return Why.UNPROVED if any(self._unproved(finding)) else None
+            case Outcome.SKIP:
+                return Why.SKIPPED
+            case Outcome.ERROR:
+                return Why.ERRORED
+            case Outcome.FAIL if finding.cause is not Cause.HARDWARE:
+                return Why.SHORT
+            case Outcome.FAIL if finding.device.kind is DeviceKind.LINK:
+                return Why.LINK
+            case Outcome.FAIL:
+                return Why.FAILED if finding.key in self.caught else Why.UNTRUSTED
+
+    def _unproved(self, finding: Finding) -> Iterator[str]:
+        if not any(m.bounded for m in finding.measurements):
+            yield "a pass without a measurement that was held against a limit"
+        for m in finding.measurements:
+            if not m.held:
+                yield f"a pass with a broken limit: {m}"
+        floor = self.required.get(finding.key, 0.0)
+        if finding.loaded_s < floor:
+            yield f"{finding.loaded_s:.1f} s under load, {floor:g} s required"
+
+    def _findings(self) -> tuple[Finding, ...]:
+        return self.results.findings
+
+    def _trial(self, key: Key) -> bool:
+        # By the manifest first: a plan can't make a trial of what the manifest demands.
+        if key in self.required:
+            return False
+        entry = self.manifest.entries.get(key.check)
+        return entry.trial if entry else key in self.planned and self.planned[key].trial
+
+    def _withheld(self) -> Iterator[Key]:
+        for device in self.plan.devices:
+            if device.kind is DeviceKind.NODE:
+                yield Key(check=WITHHELD, kind=device.kind, device=device.id)
+
+    def _about(self, why: Why, key: Key) -> Reason:
+        label = next((d.label for d in self.plan.devices if d.id == key.device), "")
+        return Reason(why=why, text=why.value, check=key.check, device=key.device, label=label)
+
+
+def _run(text: str) -> Reason:
+    return Reason(why=Why.RUN, text=text)
