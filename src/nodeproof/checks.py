@@ -143,7 +143,7 @@ class CheckSpec:
     gathers: bool  # judged over the results of every device under test
 
 
-def check(  # noqa: PLR0913  each argument is one thing to be said about a check
+def check(
     check_id: str,
     *,
     kinds: tuple[DeviceKind, ...],

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from pathlib import Path
@@ -28,8 +28,13 @@ REAP_S = 5.0  # after SIGKILL; what is still there then cannot be killed
 STOPPED_S = 5.0  # silence of a process that the kernel shows as stopped
 SILENCE_S = 45.0  # silence of any other; loading CUDA's libraries can hold the interpreter for long
 LINE_LIMIT = 8 * 1024 * 1024  # bytes of one message
+_TOPICS = frozenset({"progress", "telemetry", "event"})
 _TICK_S = 0.1
 _STALL_S = 2.0  # a tick that took this long was a pause of ours, not a silence of theirs
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was told to stop. Raised between two messages, never in the middle of a line."""
 
 
 class Loss(StrEnum):
@@ -133,9 +138,25 @@ class Pool:
         self._replies: dict[str, Reply] = {}
         self._count = 0
         self._ticked = time.monotonic()
+        self._stop = ""
+        self._closing = False
+
+    def interrupt(self, reason: str) -> None:
+        """Make the call in progress, or the next one, raise `Interrupted`. For signal handlers."""
+        self._stop = self._stop or reason
+
+    def retire(self, names: Iterable[str]) -> None:
+        """End these workers; each is started anew by its next call."""
+        going = [self._workers[n] for n in names if self._workers[n].phase is _Phase.LIVE]
+        for worker in going:
+            self._terminate(worker, 1.0)
+        while any(w.phase is not _Phase.GONE for w in going):
+            self._tick(wait=0.02)
 
     def add(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         """Declare a worker. It is started by its first call, and again after it was lost."""
+        if name in self._workers:
+            raise ValueError(f"there is a worker {name!r} already")
         log = self._logs / f"worker-{name}.log"
         self._workers[name] = _Worker(name, {**os.environ, **(environment or {})}, log)
 
@@ -172,8 +193,10 @@ class Pool:
 
     def close(self, *, grace_s: float = GRACE_S) -> list[str]:
         """End every worker; return a sentence for each that would not go."""
+        self._closing = True
         for worker in self._workers.values():
             if worker.phase is _Phase.LIVE:
+                worker.pending = None
                 self._terminate(worker, grace_s)
         ends = time.monotonic() + grace_s + REAP_S + 1
         while time.monotonic() < ends and any(
@@ -181,6 +204,9 @@ class Pool:
         ):
             self._tick(wait=0.02)
         self._selector.close()
+        for worker in self._workers.values():
+            if worker.process:
+                worker.process.poll()  # one that was stuck may have gone since
         return [w.stuck for w in self._workers.values() if w.stuck]
 
     # --- starting ---------------------------------------------------------------------------
@@ -245,6 +271,8 @@ class Pool:
     # --- listening --------------------------------------------------------------------------
 
     def _tick(self, wait: float = _TICK_S) -> None:
+        if self._stop and not self._closing:
+            raise Interrupted(self._stop)
         for key, _ in self._selector.select(wait):
             self._read(key.data)
         now = time.monotonic()
@@ -296,9 +324,9 @@ class Pool:
                 }:
                     return Raised(type=kind, message=message, cause=cause, trace=trace)
                 case {"id": pending.number, **rest} if len(rest) == 1:
-                    ((kind, content),) = rest.items()
-                    if kind in {"progress", "telemetry", "event"} and isinstance(content, dict):
-                        self._listen(worker.name, kind, content)
+                    ((topic, content),) = rest.items()
+                    if topic in _TOPICS and isinstance(content, dict):
+                        self._listen(worker.name, str(topic), content)
                         return None
         except (ValueError, RecursionError):
             pass
@@ -367,6 +395,9 @@ class Pool:
         self._listen(worker.name, "event", {"name": "worker.lost", "text": text})
 
     def _close(self, worker: _Worker) -> None:
+        if worker.process and worker.process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                worker.process.stdin.close()
         if worker.pipe >= 0:
             self._selector.unregister(worker.pipe)
             os.close(worker.pipe)
@@ -376,9 +407,6 @@ class Pool:
         assert worker.process is not None
         _signal(worker.pid, signal.SIGKILL)  # whoever it left in its group
         code = worker.process.wait()
-        if worker.process.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                worker.process.stdin.close()
         if worker.pipe >= 0:
             self._read(worker)  # it may have answered and died after; a pipe holds less than a read
         self._close(worker)

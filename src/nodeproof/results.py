@@ -36,7 +36,6 @@ from nodeproof.model import (
 
 SCHEMA = 1
 FILE = "results.jsonl"
-_KINDS = frozenset({"plan", "finding", "selftest", "telemetry", "event", "end"})
 _LOSABLE = frozenset({"telemetry", "event"})  # what a full disk may cost without costing the run
 
 
@@ -96,17 +95,14 @@ def plain(value: object) -> Any:
 
     What is no finite number becomes its name in text: it stays visible and can't be judged.
     """
-    match value:
-        case bool() | None | int():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case str():
-            return str(value)
-        case Mapping():
-            return {str(k): plain(v) for k, v in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(v) for v in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return str(value)
@@ -172,55 +168,77 @@ def parse(data: bytes) -> Results:
 
 def assemble(records: Iterable[Mapping[str, Any]], problems: Iterable[str] = ()) -> Results:
     """Build results from records as they stand in a file."""
-    faults = list(problems)
+    reading = _Reading(problems=list(problems))
+    for record in records:
+        reading.take(record)
+    return reading.results()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """Records taken in one by one, with whatever is wrong with them."""
+
+    problems: list[str]
+    count: int = 0
     plan: Plan | None = None
     end: End | None = None
-    findings: list[Finding] = []
-    selftests: list[SelfTest] = []
-    telemetry: list[Mapping[str, Any]] = []
-    events: list[Mapping[str, Any]] = []
-    count = 0
-    for count, record in enumerate(records, 1):
+    findings: list[Finding] = field(default_factory=list)
+    selftests: list[SelfTest] = field(default_factory=list)
+    telemetry: list[Mapping[str, Any]] = field(default_factory=list)
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Read one record."""
+        self.count += 1
         try:
-            kind = record["type"]
-            if record["seq"] != count - 1 or isinstance(record["seq"], bool):
-                faults.append(f"line {count}: a line is missing, doubled or out of place before it")
-            if end is not None:
-                faults.append(f"line {count}: stands after the end of the run")
-            match kind:
-                case "plan":
-                    if plan is not None or count != 1:
-                        faults.append(f"line {count}: a plan that is not the first line")
-                    plan = plan or _plan(record)
-                case "finding":
-                    findings.append(_finding(record))
-                case "selftest":
-                    selftests.append(_selftest(record))
-                case "telemetry":
-                    telemetry.append(record)
-                case "event":
-                    events.append(record)
-                case "end":
-                    end = end or _end(record)
-                case _:
-                    faults.append(f"line {count}: unknown type {kind!r}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            faults.append(f"line {count}: {type(error).__name__}: {error}")
-    if count == 0:
-        faults.append("the file is empty")
-    elif plan is None:
-        faults.append(f"no plan line of schema {SCHEMA}")
-    if end is None:
-        faults.append("no end line: the run was cut off")
-    return Results(
-        plan=plan,
-        findings=tuple(findings),
-        selftests=tuple(selftests),
-        telemetry=tuple(telemetry),
-        events=tuple(events),
-        end=end,
-        problems=tuple(faults),
-    )
+            kind, seq = _text(record["type"]), record["seq"]
+            if isinstance(seq, bool) or seq != self.count - 1:
+                self._fault("a line is missing, doubled or out of place before it")
+            if self.end is not None:
+                self._fault("stands after the end of the run")
+            self._take(kind, record)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            self._fault(f"{type(error).__name__}: {error}")
+
+    def _take(self, kind: str, record: Mapping[str, Any]) -> None:
+        match kind:
+            case "plan":
+                if self.plan is not None or self.count != 1:
+                    self._fault("a plan that is not the first line")
+                self.plan = self.plan or _plan(record)
+            case "finding":
+                self.findings.append(_finding(record))
+            case "selftest":
+                self.selftests.append(_selftest(record))
+            case "telemetry":
+                self.telemetry.append(record)
+            case "event":
+                self.events.append(record)
+            case "end":
+                self.end = self.end or _end(record)
+            case _:
+                self._fault(f"unknown type {kind!r}")
+
+    def _fault(self, text: str) -> None:
+        self.problems.append(f"line {self.count}: {text}")
+
+    def results(self) -> Results:
+        """Close the reading and say what is missing altogether."""
+        if self.count == 0:
+            self.problems.append("the file is empty")
+        elif self.plan is None:
+            self.problems.append(f"no plan line of schema {SCHEMA}")
+        if self.end is None:
+            self.problems.append("no end line: the run was cut off")
+        return Results(
+            plan=self.plan,
+            findings=tuple(self.findings),
+            selftests=tuple(self.selftests),
+            telemetry=tuple(self.telemetry),
+            events=tuple(self.events),
+            end=self.end,
+            problems=tuple(self.problems),
+        )
 
 
 def _records(lines: Iterable[bytes], problems: list[str]) -> Iterable[Mapping[str, Any]]:

@@ -42,6 +42,11 @@ class Spec:
     source: str
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def with_limit(self, check: str, limit: str, value: float) -> Spec:
+        """Return the same spec with one limit set, as an option on the command line does."""
+        more = {**self.limits, check: {**self.limits.get(check, {}), limit: value}}
+        return dataclasses.replace(self, limits=more)
+
     def summary(self) -> dict[str, str]:
         """What the plan says of the spec."""
         return {"name": self.name, "digest": self.digest, "source": self.source}

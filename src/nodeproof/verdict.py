@@ -258,6 +258,9 @@ class _Case:
         for kind in (DeviceKind.NODE, DeviceKind.HOST):
             if kinds[kind] != 1:
                 yield _run(f"the plan names {kinds[kind]} devices of kind {kind}, not one")
+        yield from self._unmatched()
+
+    def _unmatched(self) -> Iterator[Reason]:
         found = Counter(f.key for f in self._findings())
         for key in self.demanded:
             if key not in self.planned:

@@ -14,7 +14,6 @@ closes or the parent dies, the worker ends.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -27,8 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nodeproof import lifeline
+
 BEAT_S = 0.5
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,7 @@ def _first_to_die(parent: int) -> None:
     # Raising one's own score needs no privilege; a sandbox may still refuse.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
+    if not lifeline.end_with(parent, signal.SIGKILL):
         sys.exit(1)
 
 
@@ -147,6 +146,7 @@ def _answer(request: dict[str, Any], pipe: _Pipe) -> dict[str, Any]:
 def main() -> None:
     """Serve requests until standard input ends."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(descriptor, False)  # noqa: FBT003  what the work starts may not answer for it
     _first_to_die(parent)
     pipe = _Pipe(descriptor)
     threading.Thread(target=_beat, args=(pipe,), daemon=True).start()

@@ -1,0 +1,7 @@
+"""`python -m nodeproof`."""
+
+import sys
+
+from nodeproof.cli import main
+
+sys.exit(main())

@@ -1,0 +1,127 @@
+"""nodeproof: prove a GPU node fit for work before a scheduler may use it.
+
+Exit status: 0 accept, 10 reject, 11 undecided, 2 usage or configuration error; anything else is a
+crash of ours and means undecided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nodeproof import __version__
+
+_FORMATS = ("junit", "html", "json", "prometheus")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    args = _parser().parse_args(arguments)
+    # Each command loads what it needs and no more: --help answers at once, and what only reads
+    # results needs neither pytest nor torch.
+    module = importlib.import_module(f"nodeproof.cli.{args.module}")
+    try:
+        return int(module.main(args))
+    except BrokenPipeError:  # `nodeproof list | head`
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nodeproof",
+        description="Prove a GPU node fit for work before a scheduler may use it.",
+        epilog="Exit status: 0 accept, 10 reject, 11 undecided, 2 usage error.",
+    )
+    parser.add_argument("--version", action="version", version=f"nodeproof {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="test this node and decide", description=_RUN)
+    run.set_defaults(module="run", selftest_only=False)
+    _add_target(run)
+    run.add_argument(
+        "--profile",
+        default="quick",
+        help="quick (3 min), gate (8 min), deep (1 h) or soak (hours); default: quick",
+    )
+    run.add_argument(
+        "--spec",
+        default="",
+        metavar="NAME|FILE",
+        help="what this kind of node must show (TOML); overrides the limits of the checks",
+    )
+    run.add_argument(
+        "--expect-gpus", type=int, metavar="N", help="GPUs that have to be there; fewer is a reject"
+    )
+    run.add_argument(
+        "--output",
+        type=Path,
+        default=Path("nodeproof-results"),
+        metavar="DIR",
+        help="where the files go; those of an earlier run are removed (default: %(default)s)",
+    )
+    run.add_argument("--nonce", default="", help="repeated in the verdict, so that it binds")
+    run.add_argument("--node-name", default="", metavar="N", help="name of this node")
+    run.add_argument("--node-uid", default="", metavar="U", help="uid of this node")
+    run.add_argument(
+        "--deadline", type=float, metavar="SECONDS", help="for the whole run; default by profile"
+    )
+    run.add_argument("--waivers", type=Path, metavar="FILE", help="what may fail until when (TOML)")
+    run.add_argument("--seed", type=int, help="repeat the data of a run; it is in its plan")
+
+    selftest = commands.add_parser(
+        "selftest", help="feed every detector its planted fault, and do nothing else"
+    )
+    selftest.set_defaults(module="selftest")
+    _add_target(selftest)
+
+    listing = commands.add_parser("list", help="list the checks")
+    listing.set_defaults(module="catalogue", check=None)
+    explain = commands.add_parser("explain", help="say why a check exists and what to do")
+    explain.set_defaults(module="catalogue")
+    explain.add_argument("check", metavar="CHECK")
+
+    decide = commands.add_parser("verdict", help="decide from results files, again or elsewhere")
+    decide.set_defaults(module="verdict")
+    decide.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    decide.add_argument("--json", action="store_true", help="print verdict.json")
+
+    report = commands.add_parser("report", help="render a results file")
+    report.set_defaults(module="report")
+    report.add_argument("file", type=Path, metavar="FILE")
+    report.add_argument("--format", choices=_FORMATS, required=True)
+    report.add_argument(
+        "-o", "--output", type=Path, metavar="PATH", help="default: standard output"
+    )
+
+    record = commands.add_parser("record", help="write down all that can be read of this node")
+    record.set_defaults(module="record")
+    _add_target(record)
+    record.add_argument("-o", "--output", type=Path, required=True, metavar="PATH")
+    return parser
+
+
+_RUN = """Test this node and decide. Writes results.jsonl, verdict.json, junit.xml, report.html and
+metrics.prom, whatever happens."""
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto or cuda: the GPUs of this node, undecided without any; cpu: a rehearsal on CPU "
+        "devices, which can never release a node; default: auto",
+    )
+    parser.add_argument(
+        "--cpu-devices", type=int, default=2, metavar="N", help="for --device cpu (default: 2)"
+    )
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="where the node's /proc, /sys and /var are mounted in a container (default: /)",
+    )

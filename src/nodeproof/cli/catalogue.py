@@ -1,0 +1,47 @@
+"""`nodeproof list` and `nodeproof explain CHECK`, from the manifest: neither pytest nor torch."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+
+from nodeproof.manifest import Entry, shipped
+from nodeproof.model import Profile
+
+
+def main(args: argparse.Namespace) -> int:
+    """List the checks, or explain one."""
+    entries = shipped().entries
+    if args.check is None:
+        width = max(map(len, entries))
+        for entry in entries.values():
+            trial = " (trial)" if entry.trial else ""
+            print(f"{entry.id:{width}}  {'|'.join(entry.kinds):8}  {entry.about.title}{trial}")
+        return 0
+    if args.check not in entries:
+        near = difflib.get_close_matches(args.check, entries, n=3, cutoff=0.4)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; see `nodeproof list`"
+        print(f"nodeproof: there is no check {args.check!r}{hint}", file=sys.stderr)
+        return 2
+    print("\n".join(_explained(entries[args.check])))
+    return 0
+
+
+def _explained(entry: Entry) -> list[str]:
+    lines = [entry.id, "", entry.about.title]
+    if entry.about.why:
+        lines += ["", entry.about.why]
+    lines += [
+        "",
+        f"about        {', '.join(entry.kinds)}{' (trial: reported, never counts)' if entry.trial else ''}",
+        f"when short   blames {entry.cause}; remedy {entry.about.remedy}",
+        f"profiles     {', '.join(p for p in Profile if p in entry.profiles)}",
+    ]
+    if entry.load:
+        load = ", ".join(f"{p} {s:g} s" for p, s in entry.load.items())
+        lines.append(f"load         {load}")
+    for name, default in entry.limits.items():
+        lines.append(f"limit        {name} = {'no bound' if default is None else default}")
+    lines.append(f"declared in  {entry.suite}")
+    return lines

@@ -1,0 +1,183 @@
+"""What a person sees of a run: a live view on a terminal, one line per event anywhere else.
+
+A view reads the lines of the results file as they come, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from nodeproof.reports.legible import legible
+
+_SAMPLE_LINE_S = 15.0  # between two lines of telemetry of one device in a log
+
+
+class View(Protocol):
+    """Shows a run."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+
+    def opening(self, *, target: str, cpu_devices: int, profile: str) -> None:
+        """Say first of all what this run can prove."""
+
+    def show(self, lines: Iterable[bytes]) -> None:
+        """Take in whole lines of the results file."""
+
+    def line(self, text: str) -> None:
+        """Say one sentence."""
+
+
+def of(stream: TextIO, *, deadline_s: float) -> View:
+    """Choose the view for a stream."""
+    if stream.isatty():
+        from nodeproof.cli.live import Live  # noqa: PLC0415  rich is slow to load and not needed in a log
+
+        return Live(deadline_s=deadline_s)
+    return Log(stream)
+
+
+def opening(*, target: str, cpu_devices: int, profile: str) -> str:
+    """Return the first line of a run."""
+    if target == "cpu":
+        some = "1 CPU device" if cpu_devices == 1 else f"{cpu_devices} CPU devices"
+        return (
+            f"REHEARSAL on {some}, profile {profile}: everything is real but the GPU; "
+            "this run can never release a node"
+        )
+    return f"nodeproof: profile {profile} on the GPUs of this node"
+
+
+@dataclass(slots=True)
+class Story:
+    """Turns records into sentences, each once."""
+
+    planned: int = 0
+    done: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, record: Mapping[str, Any]) -> str:
+        """Return one line on a record, `""` for what needs no words."""
+        match record:
+            case {"type": "plan", "checks": list(checks), "devices": list(devices), "node": node}:
+                self.planned = len(checks)
+                self.labels = {d["id"]: d["label"] for d in devices}
+                under = ", ".join(
+                    self.labels[d["id"]] for d in devices if d["kind"] in {"gpu", "cpu"}
+                )
+                return (
+                    f"plan: {len(checks)} findings to make; devices: {under or 'none'}; "
+                    f"{node.get('devices_say', '')}"
+                )
+            case {"type": "finding", "check": check, "device": device, "outcome": outcome}:
+                self.done += 1
+                said = f": {record['summary']}" if record.get("summary") else ""
+                where = (
+                    device["label"] if outcome == "pass" else f"{device['label']} {device['id']}"
+                )
+                return f"{outcome:5} {check} on {where}{said}"
+            case {"type": "selftest", "caught": False, "check": check, "device": device}:
+                return f"planted fault MISSED by {check} on {device['label']}: {record['summary']}"
+            case {"type": "event", "name": name}:
+                rest = {
+                    k: v
+                    for k, v in record.items()
+                    if k not in {"type", "seq", "name", "t", "device"}
+                }
+                text = rest.pop("text", "")
+                more = ", ".join(f"{k} {v}" for k, v in rest.items())
+                on = self.labels.get(str(record.get("device", "")), "")
+                return " ".join(p for p in ("event", str(name), on, str(text), more) if p)
+        return ""
+
+
+def records(lines: Iterable[bytes]) -> Iterable[Mapping[str, Any]]:
+    """Read lines; what is no record is for the verdict to judge and not for a view."""
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def sample_words(record: Mapping[str, Any]) -> str:
+    """Return what one sample of telemetry says, in a few words."""
+    words = []
+    for key, unit, places in (
+        ("tflops", "TFLOP/s", 2),
+        ("power_w", "W", 0),
+        ("temperature_c", "C", 0),
+        ("sm_mhz", "MHz", 0),
+        ("mhz", "MHz", 0),
+    ):
+        value = record.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            words.append(f"{value:.{places}f} {unit}")
+    share = record.get("utilisation")
+    if isinstance(share, int | float):
+        words.append(f"{100 * share:.0f} % busy")
+    return ", ".join(words)
+
+
+class Log:
+    """Lines for a pipe or a pod's log: no control codes, flushed as they come."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._story = Story()
+        self._sampled: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Nothing to restore."""
+
+    def opening(self, *, target: str, cpu_devices: int, profile: str) -> None:
+        """Say what this run can prove."""
+        self.line(opening(target=target, cpu_devices=cpu_devices, profile=profile))
+
+    def show(self, lines: Iterable[bytes]) -> None:
+        """Say one line per event, and now and then one on how each device does."""
+        now = time.monotonic()
+        for record in records(lines):
+            said = self._story.tell(record)
+            if record.get("type") == "telemetry":
+                device = str(record.get("device", ""))
+                if now - self._sampled.get(device, 0.0) >= _SAMPLE_LINE_S:
+                    self._sampled[device] = now
+                    label = self._story.labels.get(device, device)
+                    said = f"      {label}: {sample_words(record)}"
+            if said:
+                self.line(f"{now - self._began:6.1f} s  {said}")
+
+    def line(self, text: str) -> None:
+        """Write one line."""
+        # A reader that went away does not stop a run.
+        try:
+            self._stream.write(legible(text).replace("\n", "\\n") + "\n")
+            self._stream.flush()
+        except OSError:
+            pass

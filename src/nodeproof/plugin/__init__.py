@@ -1,0 +1,84 @@
+"""The pytest plugin: devices in, measurements held against limits, findings out.
+
+It is loaded in every pytest run of an environment that has nodeproof, so this module only declares
+options and waits for a function that `nodeproof.checks.check` has marked. Without one nothing else
+is imported, registered or written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_NAME = "nodeproof-acceptance"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare our options, all with the prefix --nodeproof-."""
+    group = parser.getgroup("nodeproof", "GPU-node acceptance")
+    group.addoption(
+        "--nodeproof-profile", default="quick", help="quick, gate, deep or soak (default: quick)"
+    )
+    group.addoption(
+        "--nodeproof-device", default="auto", help="auto, cuda, or cpu for a rehearsal (auto)"
+    )
+    group.addoption(
+        "--nodeproof-cpu-devices", type=int, default=2, help="logical CPU devices (default: 2)"
+    )
+    group.addoption("--nodeproof-spec", default="", help="what this kind of node must show")
+    group.addoption("--nodeproof-expect-gpus", type=int, default=None, help="GPUs to be there")
+    group.addoption(
+        "--nodeproof-host-root",
+        type=Path,
+        default=Path("/"),
+        help="where the node's /proc, /sys and /var are mounted",
+    )
+    group.addoption(
+        "--nodeproof-output", type=Path, default=None, help="an empty directory for results"
+    )
+    group.addoption("--nodeproof-nonce", default="", help="repeated in the results")
+    group.addoption("--nodeproof-node-name", default="", help="name of this node")
+    group.addoption("--nodeproof-node-uid", default="", help="uid of this node")
+    group.addoption(
+        "--nodeproof-deadline", type=float, default=None, help="seconds for the whole run"
+    )
+    group.addoption("--nodeproof-waivers", type=Path, default=None, help="file of waivers (TOML)")
+    group.addoption("--nodeproof-seed", type=int, default=None, help="replay the data of a run")
+    group.addoption(
+        "--nodeproof-selftest-only",
+        action="store_true",
+        help="only feed every detector its planted fault",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse at once what would end in a puzzle later."""
+    if config.option.nodeproof_output and _distributed(config):
+        raise pytest.UsageError(_ONE_AT_A_TIME)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a check one test per device of its kinds. Any other function is left alone."""
+    if getattr(metafunc.function, "nodeproof_check", None) is None:
+        return
+    acceptance = metafunc.config.pluginmanager.get_plugin(_NAME)
+    if acceptance is None:
+        if _distributed(metafunc.config):
+            pytest.exit(_ONE_AT_A_TIME, returncode=pytest.ExitCode.USAGE_ERROR)
+        # Here and not above: a run without checks must not pay for it.
+        from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415
+
+        acceptance = Acceptance(metafunc.config)
+        metafunc.config.pluginmanager.register(acceptance, _NAME)
+    acceptance.parametrise(metafunc)
+
+
+_ONE_AT_A_TIME = (
+    "nodeproof: the checks share one machine and run one at a time, each on all devices at once: "
+    "run them without pytest-xdist (-n)"
+)
+
+
+def _distributed(config: pytest.Config) -> bool:
+    return bool(getattr(config.option, "numprocesses", None)) or hasattr(config, "workerinput")

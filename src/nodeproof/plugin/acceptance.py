@@ -1,0 +1,445 @@
+"""One acceptance run inside one pytest session: plan, do, judge, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+
+from nodeproof import lifeline, manifest, spec, verdict
+from nodeproof.checks import CannotMeasure, CheckSpec, spec_of
+from nodeproof.child import Interrupted
+from nodeproof.model import COMPUTE, Cause, Device, Finding, Outcome, Remedy, SelfTest
+from nodeproof.plugin import options, planning, selftesting
+from nodeproof.plugin.judging import Judgement, Measurements, judge
+from nodeproof.plugin.machine import Machine, look
+from nodeproof.plugin.runner import Done, Runner
+from nodeproof.probes.boot import boot_id
+from nodeproof.results import FILE, End, Writer, now, parse, plain
+from nodeproof.spec import SpecError
+from nodeproof.verdict import Verdict, Why
+from nodeproof.waivers import WaiverError
+
+_DEVICE = pytest.StashKey[Device]()
+_FINDING = pytest.StashKey[Finding]()
+_STARTED = pytest.StashKey[float]()
+SUPERVISOR = "NODEPROOF_SUPERVISOR"  # process id of `nodeproof run`, which this run ends with
+_SHOWN = 64  # items of a list kept as evidence
+_LAST_RESORT_S = 120.0  # past every deadline of ours; reached only through a bug of ours
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slot:
+    """Stands for an argument that exists only once the work is done."""
+
+    device: Device
+
+    def __repr__(self) -> str:
+        return self.device.label
+
+
+class Acceptance:
+    """The hooks of a session that has at least one check."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._limits: dict[str, Any] = {}
+        self._planned: dict[str, list[Device]] = {}
+        self._verdict: Verdict | None = None
+        self._writer: Writer | None = None
+        self._interrupted = ""
+        self._refused = False
+        supervisor = os.environ.get(SUPERVISOR)
+        if supervisor and not lifeline.end_with(int(supervisor), signal.SIGTERM):
+            self._refuse(RuntimeError("the process that started this run is gone"))
+        try:
+            self.options = options.read(config.option)
+        except (options.OptionError, SpecError, WaiverError) as error:
+            self._refuse(error)
+        self._scratch = TemporaryDirectory(prefix="nodeproof-")
+        self._output = config.option.nodeproof_output or Path(self._scratch.name)
+        self._runner = Runner(
+            options=self.options,
+            record=self._record,
+            ends=time.monotonic() + self.options.deadline_s - _reserve(self.options.deadline_s),
+            substitutes={
+                "@device": self.options.target.value,
+                "@cpu_devices": self.options.cpu_devices,
+                "@output": str(self._output.absolute()),
+            },
+        )
+        config.add_cleanup(self._scratch.cleanup)
+        config.add_cleanup(self._close)
+        identify = not config.option.collectonly
+        self.machine: Machine = look(self._runner, self.options, identify=identify)
+
+    # --- collecting -------------------------------------------------------------------------
+
+    def parametrise(self, metafunc: pytest.Metafunc) -> None:
+        """Make one test of a check per device of its kinds; the id is the device's label."""
+        declared = _declared(metafunc.function)
+        devices = self.machine.of_kinds(declared.kinds)
+        if self.options.profile not in declared.profiles:
+            devices = []
+        self._limits_of(declared)
+        names = metafunc.fixturenames
+        metafunc.parametrize(
+            names,
+            [tuple(_Slot(device) for _ in names) for device in devices],
+            ids=[device.label for device in devices],
+        )
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Mark each check by its component, for -m."""
+        declared = spec_of(getattr(item, "function", None))
+        if declared is None:
+            return
+        slots = getattr(getattr(item, "callspec", None), "params", {}).values()
+        for slot in slots:
+            if isinstance(slot, _Slot):
+                item.stash[_DEVICE] = slot.device
+        for mark in ("check", declared.id.split(".")[1], *(["trial"] if declared.trial else [])):
+            line = f"{mark}: acceptance checks of this name (nodeproof)"
+            if line not in self._config.getini("markers"):
+                self._config.addinivalue_line("markers", line)
+            item.add_marker(mark)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what applies to no device here: an empty parameter set would only skip."""
+        absent = [
+            i for i in items if spec_of(getattr(i, "function", None)) and _DEVICE not in i.stash
+        ]
+        if absent:
+            self._config.hook.pytest_deselected(items=absent)
+            items[:] = [i for i in items if i not in absent]
+        items.sort(key=lambda i: _stage(_declared_by(i)))  # stable: within a stage as written
+        ids = {s.id for i in items if (s := spec_of(getattr(i, "function", None)))}
+        try:
+            spec.known(self.options.spec, ids | set(manifest.shipped().entries))
+        except SpecError as error:
+            self._refuse(error)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Write the plan before the first check runs."""
+        if self._config.option.collectonly or self._refused:
+            return
+        checks = [(d, i.stash[_DEVICE]) for i in session.items if (d := _declared_by(i))]
+        for declared, device in checks:
+            self._planned.setdefault(declared.id, []).append(device)
+        plan = planning.plan(
+            checks,
+            machine=self.machine,
+            options=self.options,
+            manifest=manifest.shipped(),
+            expected=self._expected(),
+        )
+        try:
+            self._output.mkdir(parents=True, exist_ok=True)
+            self._writer = Writer(self._output / FILE)
+            self._record("plan", planning.record(plan))
+        except OSError as error:
+            self._refuse(OSError(f"results can't be written to {self._output}: {error.strerror}"))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._runner.watch()
+
+    def _close(self) -> None:
+        self._runner.close(hurried=True)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        self._interrupted = self._interrupted or f"by {signal.Signals(number).name}"
+        self._runner.pool.interrupt(self._interrupted)
+
+    # --- running ----------------------------------------------------------------------------
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note the start, and stop here if the run was told to."""
+        if _declared_by(item):
+            item.stash[_STARTED] = time.monotonic()
+            if self._interrupted:
+                raise Interrupted(self._interrupted)
+            if self._config.pluginmanager.hasplugin("timeout"):
+                left = self._runner.ends - time.monotonic() + _LAST_RESORT_S
+                item.add_marker(pytest.mark.timeout(max(left, _LAST_RESORT_S), method="signal"))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """Do the work of a check, call it with the answer, judge what it measured."""
+        declared = _declared_by(pyfuncitem)
+        if declared is None:
+            return None
+        device = pyfuncitem.stash[_DEVICE]
+        if self.options.selftest_only:
+            test = self._selftest(pyfuncitem, declared, device)
+            self._record("selftest", plain(test))
+            if not test.caught:
+                pytest.fail(f"{declared.id} on {device}: {test.summary}", pytrace=False)
+            return True
+        measurements = Measurements()
+        raised: BaseException | None = None
+        answer: Any = None
+        done: list[Done] = []
+        try:
+            done = self._work(declared, device, {}, self._load(declared))
+            answer = self._answer(declared, done)
+            _call(pyfuncitem, device, answer, measurements, self._limits_of(declared))
+        except pytest.skip.Exception as skip:
+            pyfuncitem.stash[_FINDING] = _unjudged(declared, device, Outcome.SKIP, str(skip))
+            self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
+            raise
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  judged below
+            raised = error
+        judgement = judge(declared, measurements.taken, _as_assertion(raised))
+        pyfuncitem.stash[_FINDING] = _finding(
+            declared, device, judgement, measurements, answer, done
+        )
+        self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
+        if judgement.outcome is Outcome.FAIL:
+            pytest.fail(f"{device}: {judgement.summary}", pytrace=False)
+        if judgement.outcome is Outcome.ERROR:
+            raise raised or CannotMeasure(judgement.summary)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Write the finding when the test is over, whatever ended it."""
+        report = yield
+        declared = _declared_by(item)
+        if declared is None or self.options.selftest_only:
+            return report
+        device = item.stash[_DEVICE]
+        if not report.passed and (report.when != "call" or _FINDING not in item.stash):
+            # Ended from outside the check: a mark, a fixture, a time-out, another plugin.
+            outcome = Outcome.SKIP if report.skipped else Outcome.ERROR
+            said = str(call.excinfo.value) if call.excinfo else report.longreprtext
+            item.stash[_FINDING] = _unjudged(declared, device, outcome, f"{call.when}: {said}")
+        if call.when == "teardown":
+            took = time.monotonic() - item.stash.get(_STARTED, time.monotonic())
+            finding = dataclasses.replace(item.stash[_FINDING], duration_s=round(took, 3))
+            self._record("finding", plain(finding))
+            report.user_properties.append(("nodeproof.outcome", finding.outcome.value))
+            report.user_properties.append(("nodeproof.device", device.id))
+        return report
+
+    def _work(
+        self, declared: CheckSpec, device: Device, more: Mapping[str, Any], load_s: float
+    ) -> list[Done]:
+        """Do the work on every device that this session has under this check, all at once."""
+        limits = self._limits_of(declared)
+        args = {
+            name: self._runner.substitutes.get(str(value), value)
+            for name, value in declared.work.args.items()
+        }
+        args |= {name: getattr(limits, name) for name in declared.work.from_limits} | dict(more)
+        gathered = self.machine.devices
+        on = gathered if declared.gathers or declared.work.group else self._planned[declared.id]
+        if not on:
+            raise CannotMeasure(f"no device was under test: {self.machine.says}")
+        done = self._runner.perform(declared.work, args, on, load_s=load_s)
+        return [done[d.id] for d in on] if declared.gathers else [done[device.id]]
+
+    def _answer(self, declared: CheckSpec, done: list[Done]) -> Any:
+        if declared.gathers:
+            return [(d, o.result()) for d, o in zip(self.machine.devices, done, strict=True)]
+        return done[0].result()
+
+    def _selftest(self, item: pytest.Function, declared: CheckSpec, device: Device) -> SelfTest:
+        limits = self._limits_of(declared)
+
+        def attempt(answer: Any) -> Judgement:
+            measurements = Measurements()
+            raised: BaseException | None = None
+            try:
+                _call(item, device, answer, measurements, limits)
+            except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
+                raised = error
+            return judge(declared, measurements.taken, _as_assertion(raised))
+
+        try:
+            if declared.plant.args:
+                done = self._work(declared, device, declared.plant.args, 0.0)
+                answer = self._answer(declared, done)
+                return selftesting.planted_in_worker(declared, device, answer, attempt)
+            done = self._work(declared, device, {}, self._load(declared))
+            answer = self._answer(declared, done)
+            return selftesting.planted_in_answer(declared, device, answer, attempt)
+        except Exception as error:  # noqa: BLE001  a self-test that broke is one that was missed
+            return selftesting.missed(declared, device, f"{type(error).__name__}: {error}")
+
+    def _load(self, declared: CheckSpec) -> float:
+        load = None if self.options.selftest_only else declared.work.load
+        return load.seconds(self.options.profile) if load else 0.0
+
+    def _limits_of(self, declared: CheckSpec) -> Any:
+        if declared.id not in self._limits:
+            try:
+                limits = spec.limits_for(self.options.spec, declared.id, declared.limits)
+            except SpecError as error:
+                self._refuse(error)
+            self._limits[declared.id] = limits
+        return self._limits[declared.id]
+
+    def _expected(self) -> int | None:
+        expected = getattr(self._limits.get(planning.COUNT), "expected", None)
+        return expected if isinstance(expected, int) else None
+
+    # --- ending -----------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """End the workers, test the verdict itself, write the last line, decide."""
+        for sentence in self._runner.close(hurried=bool(self._interrupted)):
+            self._record("event", {"name": "worker.stuck", "text": sentence})
+        if self._writer is None:
+            return
+        if self._writer.lost:
+            self._record("event", {"name": "telemetry.lost", "lines": self._writer.lost})
+        if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            self._interrupted = self._interrupted or f"pytest ended with status {int(exitstatus)}"
+        end = End(
+            boot_id=boot_id(self.options.host_root), ended=now(), interrupted=self._interrupted
+        )
+        path = self._output / FILE
+        so_far = dataclasses.replace(parse(path.read_bytes()), end=end, problems=())
+        test = selftesting.withheld(self.machine.node, so_far, manifest.shipped())
+        self._record("selftest", plain(test))
+        self._record("end", plain(end))
+        writer, self._writer = self._writer, None
+        writer.close()
+        if self.options.selftest_only:
+            return
+        self._verdict = verdict.decide(parse(path.read_bytes()), manifest.shipped())
+        # A selection is no accept, and yet no failure of the tests that were selected.
+        doubts = [r for r in self._verdict.undecided if r.why is not Why.UNPLANNED]
+        if exitstatus == pytest.ExitCode.OK and (doubts or self._verdict.failed):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say the verdict."""
+        told = self._verdict
+        if told is None:
+            return
+        rehearsal = "rehearsal " if told.rehearsal else ""
+        terminalreporter.section(f"{rehearsal}{told.decision}, remedy {told.remedy}")
+        unplanned = sum(r.why is Why.UNPLANNED for r in told.undecided)
+        for reason in (*told.failed, *(r for r in told.undecided if r.why is not Why.UNPLANNED)):
+            terminalreporter.line(str(reason))
+        if unplanned:
+            terminalreporter.line(f"{unplanned} required checks were not selected")
+
+    # --- recording --------------------------------------------------------------------------
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        self._refused = True
+        pytest.exit(f"nodeproof: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+
+    def _record(self, kind: str, content: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.write(kind, content)
+        except OSError as error:
+            self._interrupted = f"results can't be written to {self._output}: {error.strerror}"
+            pytest.exit(
+                f"nodeproof: {self._interrupted}", returncode=pytest.ExitCode.INTERNAL_ERROR
+            )
+
+
+def _reserve(deadline_s: float) -> float:
+    """Seconds of the deadline that are kept for ending workers and writing reports."""
+    return min(15.0, deadline_s / 10)
+
+
+def _stage(declared: CheckSpec | None) -> int:
+    """Order the checks: what is cheap and tells most comes first, the long load last."""
+    if declared is None:
+        return 0
+    if declared.work.load:
+        return 4
+    if declared.work.group:
+        return 3
+    return 1 if not declared.gathers and not set(declared.kinds) & set(COMPUTE) else 2
+
+
+def _declared(function: object) -> CheckSpec:
+    declared = spec_of(function)
+    assert declared is not None
+    return declared
+
+
+def _declared_by(item: pytest.Item) -> CheckSpec | None:
+    return spec_of(getattr(item, "function", None))
+
+
+def _call(
+    item: pytest.Function, device: Device, answer: Any, measure: Measurements, limits: Any
+) -> None:
+    """Call the check's function with those arguments that it names."""
+    given = {
+        "device": device,
+        "result": answer,
+        "results": answer,
+        "measure": measure,
+        "limits": limits,
+    }
+    item.obj(**{name: given[name] for name in item.callspec.params})
+
+
+def _as_assertion(raised: BaseException | None) -> BaseException | None:
+    # pytest.fail is an assertion by another name.
+    return AssertionError(str(raised)) if isinstance(raised, pytest.fail.Exception) else raised
+
+
+def _unjudged(declared: CheckSpec, device: Device, outcome: Outcome, said: str) -> Finding:
+    return Finding(
+        check=declared.id,
+        device=device,
+        outcome=outcome,
+        cause=Cause.CONFIG if outcome is Outcome.SKIP else Cause.ENVIRONMENT,
+        remedy=Remedy.RETEST,
+        summary=said,
+    )
+
+
+def _finding(
+    declared: CheckSpec,
+    device: Device,
+    judgement: Judgement,
+    measurements: Measurements,
+    answer: Any,
+    done: list[Done],
+) -> Finding:
+    answers = [] if answer is None else [a for _, a in answer] if declared.gathers else [answer]
+    loaded = min((float(a.get("loaded_s", 0.0)) for a in answers), default=0.0)
+    return Finding(
+        check=declared.id,
+        device=device,
+        outcome=judgement.outcome,
+        cause=judgement.cause,
+        remedy=judgement.remedy,
+        summary=judgement.summary,
+        measurements=tuple(measurements.taken),
+        evidence=_evidence(answer) if not declared.gathers else {},
+        loaded_s=loaded,
+        attempts=tuple(a for d in done for a in d.attempts),
+    )
+
+
+def _evidence(answer: Any) -> dict[str, Any]:
+    """Keep what is short: long lists are data of a plot and not evidence."""
+    if answer is None:
+        return {}
+    return {
+        name: value[:_SHOWN] if isinstance(value, list) else value for name, value in answer.items()
+    }

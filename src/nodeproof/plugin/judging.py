@@ -1,0 +1,97 @@
+"""Hold what a check measured against its limits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from nodeproof.checks import CannotMeasure, CheckSpec
+from nodeproof.model import Cause, Measurement, Outcome, Remedy
+
+
+@dataclass(slots=True)
+class Measurements:
+    """The `measure` of one check on one device."""
+
+    taken: list[Measurement] = field(default_factory=list)
+
+    def __call__(
+        self,
+        name: str,
+        value: float,
+        *,
+        unit: str = "",
+        at_least: float | None = None,
+        at_most: float | None = None,
+        cause: Cause | None = None,
+        detail: str = "",
+    ) -> None:
+        """Record one reading. Raises `CannotMeasure` for what is no finite number."""
+        for what, number in (("value", value), ("bound", at_least), ("bound", at_most)):
+            if what == "bound" and number is None:
+                continue
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise CannotMeasure(f"{name}: the {what} {number!r} is no number")
+            if not math.isfinite(number):
+                raise CannotMeasure(f"{name}: the {what} {number!r} is not finite")
+        self.taken.append(
+            Measurement(
+                name=name,
+                value=value,
+                unit=unit,
+                at_least=at_least,
+                at_most=at_most,
+                cause=cause,
+                detail=detail,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What one run of a check's function came to."""
+
+    outcome: Outcome
+    cause: Cause | None
+    remedy: Remedy
+    summary: str
+
+
+def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | None) -> Judgement:
+    """Turn measurements, and what the function raised if anything, into an outcome.
+
+    A broken limit or a failed assertion is a fail. Any other exception, and a check that held
+    nothing against a limit, is an error: the device is unjudged.
+    """
+    broken = [m for m in taken if not m.held]
+    if raised is not None and not isinstance(raised, AssertionError):
+        cause = getattr(raised, "cause", Cause.ENVIRONMENT)
+        what = str(raised) or type(raised).__name__
+        if not isinstance(raised, CannotMeasure):
+            what = f"{type(raised).__name__}: {what}"
+        return Judgement(
+            outcome=Outcome.ERROR,
+            cause=Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT,
+            remedy=getattr(raised, "remedy", Remedy.RETEST),
+            summary=what,
+        )
+    if broken or raised is not None:
+        causes = {m.cause or spec.cause for m in broken} or {spec.cause}
+        # One number that only bad hardware explains outweighs any that something else may.
+        cause = next(c for c in Cause if c in causes)
+        said = [str(m) for m in broken]
+        said += [str(raised) or "an assertion failed"] if raised is not None else []
+        return Judgement(
+            outcome=Outcome.FAIL,
+            cause=cause,
+            remedy=spec.remedy if cause is Cause.HARDWARE else Remedy.RETEST,
+            summary="; ".join(said),
+        )
+    if not any(m.bounded for m in taken):
+        return Judgement(
+            outcome=Outcome.ERROR,
+            cause=Cause.CONFIG,
+            remedy=Remedy.RETEST,
+            summary="the check held nothing against a limit",
+        )
+    return Judgement(outcome=Outcome.PASS, cause=None, remedy=Remedy.NONE, summary="")

@@ -1,0 +1,83 @@
+"""What stands before us: the devices under test and the identity of their node."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodeproof.checks import Work
+from nodeproof.model import Device, DeviceKind
+from nodeproof.plugin.options import Options, Target
+from nodeproof.plugin.runner import Runner, WorkFailed
+from nodeproof.probes.boot import boot_id, instance_type
+from nodeproof.results import device_from
+
+# Equal to what the inventory checks declare, so that each is done once in a run.
+ENUMERATE = Work(
+    call="nodeproof.probes.devices:enumerate_devices",
+    args={"device": "@device", "cpu_devices": "@cpu_devices"},
+)
+VERSIONS = Work(call="nodeproof.probes.software:versions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One node as it was found at the start of a run."""
+
+    node: Device
+    host: Device
+    devices: tuple[Device, ...]  # under test
+    says: str  # one sentence for people about the devices
+    identity: Mapping[str, Any]
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether there is anything but GPUs under test."""
+        return any(d.kind is not DeviceKind.GPU for d in self.devices)
+
+    def of_kinds(self, kinds: tuple[DeviceKind, ...]) -> list[Device]:
+        """Return what a check of these kinds is about, in a stable order."""
+        return [d for d in (self.node, self.host, *self.devices) if d.kind in kinds]
+
+
+def look(runner: Runner, options: Options, *, identify: bool) -> Machine:
+    """Ask the node what it has. Never raises: a driver that does not answer has no devices.
+
+    With `identify` the versions of the software are read too, which loads torch in a worker.
+    """
+    name = options.node_name or platform.node() or "node"
+    node = Device(kind=DeviceKind.NODE, id=name, label=name)
+    host = Device(kind=DeviceKind.HOST, id=name, label=name)
+    answer = _ask(runner, ENUMERATE, node)
+    devices = tuple(device_from(row) for row in answer.get("devices", []))
+    runner.admit(devices)
+    versions = _ask(runner, VERSIONS, node) if identify else {}
+    driver = answer.get("versions") or {}
+    return Machine(
+        node=node,
+        host=host,
+        devices=devices,
+        says=str(answer.get("says", "")),
+        identity={
+            "name": name,
+            "uid": options.node_uid,
+            "boot_id": boot_id(options.host_root),
+            "instance_type": instance_type(options.host_root),
+            "kernel": platform.release(),
+            "rehearsal": options.target is Target.CPU,
+            "driver": driver,
+            "software": {k: v for k, v in versions.items() if k not in {"telemetry", "planted"}},
+            "devices_say": str(answer.get("says", "")),
+        },
+    )
+
+
+def _ask(runner: Runner, work: Work, node: Device) -> Mapping[str, Any]:
+    args = {name: runner.substitutes.get(str(value), value) for name, value in work.args.items()}
+    done = runner.perform(work, args, [node], load_s=0.0)[node.id]
+    try:
+        return done.result()
+    except WorkFailed as error:
+        return {"says": str(error)}

@@ -1,0 +1,101 @@
+"""What a run was told, checked: every wrong word is answered with the nearest right ones."""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from nodeproof import spec, waivers
+from nodeproof.model import Profile, Waiver
+from nodeproof.spec import NO_SPEC, Spec
+
+DEADLINE_S = {
+    Profile.QUICK: 180.0,
+    Profile.GATE: 480.0,
+    Profile.DEEP: 4500.0,
+    Profile.SOAK: 18000.0,
+}
+
+
+_COUNT = "node.devices.count"  # --expect-gpus is short for its limit `expected`
+
+
+class Target(StrEnum):
+    """What to test."""
+
+    AUTO = "auto"  # the GPUs; without any the run is undecided and never falls back to CPU
+    CUDA = "cuda"
+    CPU = "cpu"  # a rehearsal
+
+
+class OptionError(ValueError):
+    """Something was asked for that there is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of one run."""
+
+    profile: Profile
+    target: Target
+    cpu_devices: int
+    spec: Spec
+    host_root: Path
+    nonce: str
+    node_name: str
+    node_uid: str
+    deadline_s: float
+    waivers: tuple[Waiver, ...]
+    seed: int
+    selftest_only: bool
+
+
+def read(given: Any) -> Options:
+    """Check the options as pytest (or `nodeproof run`) has them, named nodeproof_*.
+
+    Raises `OptionError`, `SpecError` or `WaiverError`, each with one sentence for a person.
+    """
+    profile = Profile(_one_of("profile", given.nodeproof_profile, list(Profile)))
+    target = Target(_one_of("device", given.nodeproof_device, list(Target)))
+    for name, value in (
+        ("--cpu-devices", given.nodeproof_cpu_devices),
+        ("--expect-gpus", given.nodeproof_expect_gpus),
+        ("--deadline", given.nodeproof_deadline),
+    ):
+        if value is not None and not value > 0:
+            raise OptionError(f"{name} {value}: it has to be more than 0")
+    if given.nodeproof_expect_gpus is not None and target is Target.CPU:
+        raise OptionError("--expect-gpus makes no sense with --device cpu: a rehearsal has no GPU")
+    name = given.nodeproof_spec or (spec.REHEARSAL if target is Target.CPU else "")
+    seed = given.nodeproof_seed
+    expected = given.nodeproof_expect_gpus
+    if target is Target.CPU:
+        expected = given.nodeproof_cpu_devices
+    told = spec.load(name) if name else NO_SPEC
+    return Options(
+        profile=profile,
+        target=target,
+        cpu_devices=given.nodeproof_cpu_devices,
+        spec=told if expected is None else told.with_limit(_COUNT, "expected", expected),
+        host_root=given.nodeproof_host_root,
+        nonce=given.nodeproof_nonce,
+        node_name=given.nodeproof_node_name,
+        node_uid=given.nodeproof_node_uid,
+        deadline_s=given.nodeproof_deadline or DEADLINE_S[profile],
+        waivers=waivers.load(given.nodeproof_waivers) if given.nodeproof_waivers else (),
+        # New data every run, so that no fault can hide behind data it happens to get right.
+        seed=secrets.randbits(48) if seed is None else seed,
+        selftest_only=given.nodeproof_selftest_only,
+    )
+
+
+def _one_of(what: str, given: str, known: list[str]) -> str:
+    if given in known:
+        return given
+    near = difflib.get_close_matches(given, known, n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    raise OptionError(f"there is no {what} {given!r}; {hint}")

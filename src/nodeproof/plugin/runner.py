@@ -1,0 +1,221 @@
+"""Do declared work in the workers of the devices, all at once, each piece once per run."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nodeproof.checks import CannotMeasure, Result, Work
+from nodeproof.child import Answer, Call, Lost, Pool, Raised, Reply
+from nodeproof.model import COMPUTE, Attempt, Cause, Device, DeviceKind, Outcome, Remedy
+from nodeproof.plugin.options import Options
+
+_ANY = "node"  # the worker for what is about no single device
+_WATCH = "watch"
+Record = Callable[[str, Mapping[str, Any]], None]
+
+
+class WorkFailed(CannotMeasure):
+    """The work did not come back with an answer."""
+
+    def __init__(self, message: str, *, cause: Cause, remedy: Remedy) -> None:
+        super().__init__(message, cause=cause)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What became of one piece of work on one device."""
+
+    reply: Reply
+    seconds: float
+    samples: int  # of telemetry meanwhile
+    attempts: tuple[Attempt, ...] = ()
+
+    def result(self) -> Result:
+        """Return the answer with its telemetry rate. Raises `WorkFailed` if there is none."""
+        match self.reply:
+            case Answer(result=result):
+                rate = self.samples / self.seconds if self.seconds > 0 else 0.0
+                return {**result, "telemetry": {"samples": self.samples, "hz": rate}}
+            case Raised(type=kind, message=message, cause=cause):
+                known = Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT
+                text = message if kind == "CannotMeasure" else f"{kind}: {message}"
+                raise WorkFailed(text, cause=known, remedy=Remedy.RETEST)
+            case Lost(text=text, stuck=stuck):
+                remedy = Remedy.REBOOT if stuck else Remedy.RETEST
+                raise WorkFailed(text, cause=Cause.ENVIRONMENT, remedy=remedy)
+
+
+@dataclass(slots=True)
+class Runner:
+    """The workers of a run and what they have done so far."""
+
+    options: Options
+    record: Record
+    ends: float
+    substitutes: dict[str, Any] = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
+    pool: Pool = field(init=False)
+    _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
+    _done: dict[tuple[str, str], Done] = field(default_factory=dict)
+    _samples: Counter[str] = field(default_factory=Counter)
+    _latest: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _meetings: int = 0
+    _closed: bool = False
+    _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="nodeproof-")
+        self.pool = Pool(ends=self.ends, logs=Path(self._scratch.name), listen=self._listen)
+        self.pool.add(_ANY)
+        self.pool.add(_WATCH)
+
+    def admit(self, devices: Sequence[Device]) -> None:
+        """Take these as the devices under test: a worker for each, a watcher for all."""
+        self.devices = tuple(devices)
+        for device in devices:
+            environment = {"OMP_NUM_THREADS": str(self._threads())}
+            if device.kind is DeviceKind.GPU:
+                # By UUID, so that the worker sees this GPU and no other, whatever its index.
+                environment["CUDA_VISIBLE_DEVICES"] = device.id
+            self.pool.add(device.label, environment)
+
+    def watch(self) -> None:
+        """Start the telemetry of all devices under test."""
+        rows = [
+            {"kind": d.kind.value, "id": d.id, "label": d.label, "facts": dict(d.facts)}
+            for d in self.devices
+        ]
+        call = Call(
+            call="nodeproof.probes.telemetry:watch",
+            args={"devices": rows},
+            context=self._context(None),
+        )
+        lost = self.pool.beside(_WATCH, call) if rows else None
+        if lost:
+            self.record("event", {"name": "worker.lost", "text": lost.text})
+
+    def perform(
+        self, work: Work, args: Mapping[str, Any], devices: Sequence[Device], *, load_s: float
+    ) -> dict[str, Done]:
+        """Do `work` on all `devices` at once, unless it was done; return what became of it by id."""
+        identity = json.dumps([work.call, work.group, dict(args), load_s], sort_keys=True)
+        due = [d for d in devices if (identity, d.id) not in self._done]
+        if due:
+            whole = {**args, "seconds": load_s} if load_s else dict(args)
+            for device_id, done in self._perform(work, whole, due, load_s).items():
+                self._done[identity, device_id] = done
+        return {d.id: self._done[identity, d.id] for d in devices}
+
+    def close(self, *, hurried: bool) -> list[str]:
+        """End all workers; return a sentence for each that will not go. May be called again."""
+        if self._closed:
+            return []
+        self._closed = True
+        left = self.pool.close(grace_s=1.0 if hurried else 5.0)
+        self._scratch.cleanup()
+        return left
+
+    def _perform(
+        self, work: Work, args: Mapping[str, Any], devices: Sequence[Device], load_s: float
+    ) -> dict[str, Done]:
+        done = self._once(work, args, devices, load_s)
+        lost = {d.id for d in devices if isinstance(done[d.id].reply, Lost)}
+        raised = {d.id for d in devices if isinstance(done[d.id].reply, Raised)}
+        if not work.group:
+            return done
+        if lost or raised:
+            # After a broken meeting a communicator may be left in any state.
+            self.pool.retire([d.label for d in devices])
+        if lost and raised:
+            # Whoever failed because a partner was lost gets a second try with a new partner; the
+            # lost one keeps its loss, whatever its successor does.
+            again = self._once(work, args, devices, load_s)
+            for device_id in raised:
+                first = done[device_id].reply
+                assert isinstance(first, Raised)
+                attempt = Attempt(
+                    outcome=Outcome.ERROR, cause=Cause.ENVIRONMENT, summary=first.message
+                )
+                done[device_id] = Done(
+                    reply=again[device_id].reply,
+                    seconds=again[device_id].seconds,
+                    samples=again[device_id].samples,
+                    attempts=(attempt,),
+                )
+        return done
+
+    def _once(
+        self, work: Work, args: Mapping[str, Any], devices: Sequence[Device], load_s: float
+    ) -> dict[str, Done]:
+        calls = {}
+        self._meetings += 1
+        for rank, device in enumerate(devices):
+            group = None
+            if work.group:
+                group = {
+                    "rank": rank,
+                    "size": len(devices),
+                    "store": str(Path(self._scratch.name) / f"meeting-{self._meetings}"),
+                    "labels": [d.label for d in devices],
+                }
+            context = self._context(device, group)
+            calls[self._worker(device)] = Call(call=work.call, args=args, context=context)
+        before = Counter(self._samples)
+        started = time.monotonic()
+        replies = self.pool.run(calls, deadline_s=work.deadline_s + load_s)
+        seconds = time.monotonic() - started
+        return {
+            d.id: Done(
+                reply=replies[self._worker(d)],
+                seconds=seconds,
+                samples=self._samples[d.id] - before[d.id],
+            )
+            for d in devices
+        }
+
+    def _worker(self, device: Device) -> str:
+        return device.label if device.kind in COMPUTE else _ANY
+
+    def _threads(self) -> int:
+        return max(1, len(os.sched_getaffinity(0)) // max(1, len(self.devices)))
+
+    def _context(
+        self, device: Device | None, group: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        torch_device = ""
+        if device is not None and device.kind in COMPUTE:
+            torch_device = "cuda:0" if device.kind is DeviceKind.GPU else "cpu"
+        return {
+            "device_kind": device.kind.value if device else "",
+            "device_id": device.id if device else "",
+            "device_label": device.label if device else "",
+            "torch_device": torch_device,
+            "threads": self._threads(),
+            "peers": max(1, len(self.devices)),
+            "profile": self.options.profile.value,
+            "seed": self.options.seed,
+            "host_root": str(self.options.host_root),
+            "group": group,
+        }
+
+    def _listen(self, worker: str, kind: str, content: Mapping[str, Any]) -> None:
+        clock = {"t": round(time.monotonic() - self._started, 3)}
+        if kind == "progress":  # too many to keep: shown with the next sample of the device
+            self._latest.setdefault(worker, {}).update(content)
+        elif kind == "telemetry":
+            device = str(content.get("device", ""))
+            label = next((d.label for d in self.devices if d.id == device), "")
+            self._samples[device] += 1
+            self.record("telemetry", {**clock, **content, **self._latest.pop(label, {})})
+        else:
+            device = next((d.id for d in self.devices if d.label == worker), "")
+            self.record("event", {**clock, "device": device, **content})
