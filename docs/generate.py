@@ -57,14 +57,14 @@ def page(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
         seconds = (
             "; load " + ", ".join(f"{p} {load.seconds(p):g} s" for p in Profile) if load else ""
         )
+        trial = "; trial: reported, never counts" if d.trial else ""
         lines += [
             f"## `{d.id}`",
             "",
             f"**{d.title}**",
             "",
             *([d.why, ""] if d.why else []),
-            f"On {', '.join(d.kinds)}; when short blames {d.cause}, remedy {d.remedy}{seconds}"
-            f"{'; trial: reported, never counts' if d.trial else ''}. "
+            f"On {', '.join(d.kinds)}; when short blames {d.cause}, remedy {d.remedy}{seconds}{trial}.",
             f"Limits: {limits or 'none to set'}. Declared in `{files[d.id]}`.",
             "",
         ]

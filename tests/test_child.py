@@ -29,7 +29,9 @@ def do(pool, context):
             pool.add(name, WORK)
             added.add(name)
         whole = {
-            name: Call(call=f"standin_work:{function}", args=args, context=context(device_label=name))
+            name: Call(
+                call=f"standin_work:{function}", args=args, context=context(device_label=name)
+            )
             for name, (function, args) in calls.items()
         }
         return pool.run(whole, deadline_s=deadline_s)
@@ -84,7 +86,7 @@ def test_a_lost_worker_is_named_with_its_cause_and_its_peer_answers(do, function
     assert "worker bad (process " in lost.text
 
 
-def test_work_past_its_deadline_is_ended_even_if_it_ignores_sigterm(do, pool):
+def test_work_past_its_deadline_is_ended_even_if_it_ignores_sigterm(do):
     replies = do(deadline_s=2.0, bad=("wait_deaf", {}), good=("echo", {}))
     assert isinstance(replies["good"], Answer)
     assert isinstance(replies["bad"], Lost)

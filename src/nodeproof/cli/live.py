@@ -64,7 +64,6 @@ class Live:
                     self._samples[device] = kept
                 case {"type": "event", "name": "check.started", "check": str(check)}:
                     self._running = check
-                    said = ""
                 case {"type": "finding", "device": {"id": str(device)}, "outcome": str(outcome)}:
                     if outcome != "pass":
                         self._bad[device] = self._bad.get(device, 0) + 1

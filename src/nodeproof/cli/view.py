@@ -91,6 +91,8 @@ class Story:
                 return f"{outcome:5} {check} on {where}{said}"
             case {"type": "selftest", "caught": False, "check": check, "device": device}:
                 return f"planted fault MISSED by {check} on {device['label']}: {record['summary']}"
+            case {"type": "event", "name": "check.started"}:
+                return ""
             case {"type": "event", "name": name}:
                 rest = {
                     k: v

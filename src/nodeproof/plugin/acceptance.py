@@ -57,6 +57,7 @@ class Acceptance:
         self._writer: Writer | None = None
         self._interrupted = ""
         self._refused = False
+        self._begun: set[str] = set()
         supervisor = os.environ.get(SUPERVISOR)
         if supervisor and not lifeline.end_with(int(supervisor), signal.SIGTERM):
             self._refuse(RuntimeError("the process that started this run is gone"))
@@ -184,6 +185,9 @@ class Acceptance:
             if not test.caught:
                 pytest.fail(f"{declared.id} on {device}: {test.summary}", pytrace=False)
             return True
+        if declared.id not in self._begun:
+            self._begun.add(declared.id)
+            self._record("event", {"name": "check.started", "check": declared.id})
         measurements = Measurements()
         raised: BaseException | None = None
         answer: Any = None
@@ -361,15 +365,16 @@ def _reserve(deadline_s: float) -> float:
     return min(15.0, deadline_s / 10)
 
 
-def _stage(declared: CheckSpec | None) -> int:
-    """Order the checks: what is cheap and tells most comes first, the long load last."""
+def _stage(declared: CheckSpec | None) -> tuple[int, float]:
+    """Order the checks: what is cheap and tells most comes first, the longest load last."""
     if declared is None:
-        return 0
+        return 0, 0.0
     if declared.work.load:
-        return 4
+        return 4, declared.work.load.quick
     if declared.work.group:
-        return 3
-    return 1 if not declared.gathers and not set(declared.kinds) & set(COMPUTE) else 2
+        return 3, 0.0
+    of_the_machine = not declared.gathers and not set(declared.kinds) & set(COMPUTE)
+    return 1 if of_the_machine else 2, 0.0
 
 
 def _declared(function: object) -> CheckSpec:

@@ -19,7 +19,9 @@ ENUMERATE = Work(
     call="nodeproof.probes.devices:enumerate_devices",
     args={"device": "@device", "cpu_devices": "@cpu_devices"},
 )
-VERSIONS = Work(call="nodeproof.probes.software:versions")
+VERSIONS = Work(
+    call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=120
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ def look(runner: Runner, options: Options, *, identify: bool) -> Machine:
             "kernel": platform.release(),
             "rehearsal": options.target is Target.CPU,
             "driver": driver,
-            "software": {k: v for k, v in versions.items() if k not in {"telemetry", "planted"}},
+            "software": versions.get("versions") or {},
             "devices_say": str(answer.get("says", "")),
         },
     )
