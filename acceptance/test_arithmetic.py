@@ -19,7 +19,7 @@ def _judge(result: Result, measure: Measure) -> None:
     if result["wrong"]:
         first = result["found"][0]
         detail = (
-            f"first in product {first['product']} ({first['family']}), row {first['row']}, column "
+            f"first in {first['dtype']} product {first['product']} ({first['family']}), row {first['row']}, column "
             f"{first['column']}: {first['got']} instead of {first['expected']}, bits {first['bits']}"
             f"; operands intact: {result['operands_intact']}; wrong again in {result['replay']} of "
             f"3 repeats, which excuses nothing"

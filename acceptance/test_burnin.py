@@ -46,7 +46,7 @@ def test_exact(result: Result, measure: Measure) -> None:
     if result["wrong"]:
         first = result["found"][0]
         detail = (
-            f"first in product {first['product']}, row {first['row']}, column {first['column']}: "
+            f"first in {first['dtype']} product {first['product']}, row {first['row']}, column {first['column']}: "
             f"{first['got']} instead of {first['expected']}, bits {first['bits']}; operands "
             f"intact: {result['operands_intact']}; wrong again in {result['replay']} of 3 repeats, "
             f"which excuses nothing"

@@ -1,0 +1,28 @@
+"""How a kernel file runs by itself, without pytest and without a pool of workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from nodeproof.worker import Context
+
+
+def context() -> Context:
+    """Return the context of one device: the first GPU that torch sees, or else the processor."""
+    gpu = torch.cuda.is_available()
+    name = "cuda:0" if gpu else "cpu"
+    return Context(
+        device_kind="gpu" if gpu else "cpu",
+        device_id=name,
+        device_label=torch.cuda.get_device_name(0) if gpu else "cpu",
+        torch_device=name,
+        threads=len(os.sched_getaffinity(0)),
+        peers=1,
+        profile="quick",
+        seed=time.time_ns() & 0xFFFFFFFF,
+        host_root=Path("/"),
+    )

@@ -1,0 +1,149 @@
+"""Sustained load whose every product is compared, and how evenly the device kept it up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from nodeproof.kernels import alone
+from nodeproof.kernels.operands import SPAN, Family, make, words
+from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
+from nodeproof.worker import Context
+
+_WINDOW_S = 0.25
+_MOST_WINDOWS = 2000
+_PLANTED_WINDOWS = 14  # the slowest of up to 20 is their fifth percentile
+_PLANTED_WINDOW_S = 0.1
+_STALL = 25  # windows
+_FLIPS = 2  # planted bits, one in a window
+# Of the median. Processors are shared: virtual ones were seen at a quarter of their pace.
+_SLOW = {"cuda": 0.5, "cpu": 1 / 16}
+_REPORT_S = 0.5
+_GPU_NEED = 3 << 30  # bytes for two sets of the largest operands, the product and its comparison
+
+
+def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
+    """Multiply for `seconds`, in windows of a quarter of a second (longer where many are needed).
+
+    Each product is compared in full, on the device. `plant="flip"` flips one bit in two products;
+    `plant="slow"` stalls in one window for 25 times its length. Returns what `Prover.report`
+    gives, except that a stalled window is planted and found as `{"window": n}`; and `windows`
+    (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops` (nearest rank),
+    `p5_of_median`, `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
+    `loaded_s`, `size`, `dtype`, `families`, `flags` and `versions`. Raises `ValueError` for an unknown plant.
+    """
+    if plant not in {"", "flip", "slow"}:
+        raise ValueError(f"plant {plant!r}: this kernel knows 'flip' and 'slow'")
+    flags = settle(context.threads)
+    device = torch.device(context.torch_device)
+    loads = _loads(device, context)
+    prover = Prover(seed=context.seed)
+    for loaded in loads:  # the first products are slow, and are compared like any other
+        prover.prove(loaded, spoil=False)
+    window_s = max(_WINDOW_S, seconds / _MOST_WINDOWS)
+    count, stalled = 1, -1
+    if plant == "flip":
+        window_s, count = _PLANTED_WINDOW_S, _FLIPS
+    if plant == "slow":
+        window_s, count = _PLANTED_WINDOW_S, _PLANTED_WINDOWS
+        stalled = int(words(context.seed, "stall", 1, 1)[0, 0]) % count
+    rates: list[float] = []
+    begun = reported = time.perf_counter()
+    while len(rates) < count or time.perf_counter() - begun < seconds:
+        stall_s = _STALL * window_s if len(rates) == stalled else 0.0
+        flip = plant == "flip" and len(prover.planted) < _FLIPS
+        rates.append(_window(prover, loads, window_s, stall_s=stall_s, flip=flip))
+        now = time.perf_counter()
+        if now - reported >= _REPORT_S:
+            reported = now
+            done = min((now - begun) / seconds, 1.0) if seconds else len(rates) / count
+            context.progress(tflops=rates[-1], done=min(done, 1.0))
+    loaded_s = time.perf_counter() - begun
+    median, low = statistics.median(rates), percentile(rates, 5)
+    slow = [index for index, rate in enumerate(rates) if rate < _SLOW[device.type] * median]
+    report = prover.report()
+    if plant == "slow":
+        report["planted"] = [{"window": stalled}]
+        # A wrong product stays in the list, so that it can't hide behind the planted stall.
+        report["found"] = [{"window": index} for index in slow] + report["found"]
+    return {
+        **report,
+        "windows": rates,
+        "window_s": window_s,
+        "median_tflops": median,
+        "p5_tflops": low,
+        "p5_of_median": low / median,
+        "slow": slow,
+        "loaded_s": loaded_s,
+        "size": loads[0].size,
+        "dtype": loads[0].operands.dtype,
+        "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
+        "flags": flags,
+        "versions": about(device),
+    }
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The nearest-rank percentile: a value that was measured, never one between two."""
+    return sorted(values)[max(math.ceil(len(values) * percent / 100), 1) - 1]
+
+
+def _window(
+    prover: Prover, loads: list[Loaded], window_s: float, *, stall_s: float, flip: bool
+) -> float:
+    """TFLOP/s of one window. Comparing waits for the device, so both ends are synchronised."""
+    operations, begun = 0.0, time.perf_counter()
+    if stall_s:
+        time.sleep(stall_s)
+    while True:
+        # Two sets in turn, with other answers: memory that a product left unwritten shows.
+        loaded = loads[prover.products % len(loads)]
+        prover.prove(loaded, flip=flip and not operations, spoil=False)
+        operations += loaded.operations
+        spent = time.perf_counter() - begun
+        if spent >= window_s + stall_s:
+            return operations / spent / 1e12
+
+
+def _loads(device: Any, context: Context) -> list[Loaded]:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        dtype, size = "bfloat16", 8192 if free >= _GPU_NEED else 4096
+        family, output = Family.LONG, "float32"
+        if not wide_output(device):
+            family, output = Family.CANCEL_LIFT, "bfloat16"
+    else:
+        # Some 10 ms for each product, whatever the number of threads.
+        dtype, family, output = "float32", Family.LONG, "float32"
+        side = 768 * context.threads ** (1 / 3)
+        step = 128 if side < SPAN else SPAN
+        size = round(side / step) * step
+    return [
+        load(make(dtype, family, size=size, seed=seed), size=size, output=output, device=device)
+        for seed in (context.seed, context.seed + 1)
+    ]
+
+
+def main() -> None:
+    """Prove that planted faults are found, then burn for five seconds and say how evenly."""
+    context = alone.context()
+    for plant in ("flip", "slow"):
+        planted = burn(context, plant=plant)
+        if planted["planted"] != planted["found"] or not planted["planted"]:
+            raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
+        print(f"planted fault caught: {planted['found'][0]}")
+    result = burn(context, seconds=5.0)
+    if result["wrong"]:
+        raise SystemExit(f"{result['wrong']} elements wrong: {result['found'][0]}")
+    print(
+        f"{result['products']} products of {result['dtype']} {result['size']} exact: median "
+        f"{result['median_tflops']:.3f} TFLOP/s, slowest 5 % at {result['p5_of_median']:.2f} of it"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""An intruder in a worker: flips one bit in one matrix product, below all of torch's Python names.
+
+It is started by the interpreter itself and knows nothing of our code but the name of a worker's
+log. FLIP is JSON: label, dtype of the operands, number of the product among those, row, column, bit.
+"""
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+
+ORDER = json.loads(os.environ.get("FLIP", "{}"))
+
+
+class AfterTorch(importlib.abc.MetaPathFinder):
+    """Does something to torch as soon as it is there."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            intrude()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def intrude():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Flip(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if not str(func).startswith(("aten.mm.", "aten._int_mm.")):
+                return out
+            if str(args[0].dtype) != f"torch.{ORDER['dtype']}":
+                return out
+            number, self.count = self.count, self.count + 1
+            if number == ORDER["number"]:
+                ints = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+                view = out.view(ints[out.element_size()])
+                place = ORDER["row"], ORDER["column"]
+                view[place] = view[place] ^ (1 << ORDER["bit"])
+            return out
+
+    Flip().__enter__()
+
+
+try:
+    LOG = os.readlink("/proc/self/fd/1")
+except OSError:
+    LOG = ""
+if ORDER and LOG.endswith(f"worker-{ORDER['label']}.log"):
+    sys.meta_path.insert(0, AfterTorch())
