@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -57,18 +58,21 @@ class Manifest:
 
 def parse(text: str) -> Manifest:
     """Read a manifest. Raises `ValueError`, `KeyError` or `TypeError` for one that is not whole."""
-    data = json.loads(text)
+    data = json.loads(text, object_pairs_hook=_once)
     if data["schema"] != SCHEMA:
         msg = f"manifest schema {data['schema']!r} is not {SCHEMA}"
         raise ValueError(msg)
+    if not isinstance(data["checks"], dict):
+        msg = "the checks of a manifest are an object"
+        raise TypeError(msg)
     entries = {
         name: Entry(
             id=name,
-            kinds=tuple(DeviceKind(k) for k in c["kinds"]),
-            profiles=frozenset(Profile(p) for p in c["profiles"]),
-            trial=c["trial"],
+            kinds=tuple(DeviceKind(k) for k in _some(c["kinds"])),
+            profiles=frozenset(Profile(p) for p in _some(c["profiles"])),
+            trial=_flag(c["trial"]),
             cause=Cause(c["cause"]),
-            load={Profile(p): float(s) for p, s in c["load"].items()},
+            load=_load(c["load"]),
             limits=c["limits"],
             about=About(title=c["title"], why=c["why"], remedy=Remedy(c["remedy"])),
             suite=c["suite"],
@@ -79,6 +83,39 @@ def parse(text: str) -> Manifest:
         msg = "a manifest without checks would accept anything"
         raise ValueError(msg)
     return Manifest(digest=digest_of(text.encode()), entries=entries)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        msg = "a key is said twice"
+        raise ValueError(msg)
+    return found
+
+
+def _some(value: Any) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        msg = f"{value!r} names nothing, so that nobody would miss the check"
+        raise ValueError(msg)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        msg = f"{value!r} is neither true nor false"
+        raise TypeError(msg)
+    return value
+
+
+def _load(value: Any) -> dict[Profile, float]:
+    load = {Profile(p): float(s) for p, s in value.items()}
+    if load and set(load) != set(Profile):
+        msg = "a load is given for every profile or for none"
+        raise ValueError(msg)
+    if not all(math.isfinite(s) and s >= 0 for s in load.values()):
+        msg = f"{value!r} is no load in seconds"
+        raise ValueError(msg)
+    return load
 
 
 def digest_of(data: bytes) -> str:

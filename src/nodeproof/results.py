@@ -124,7 +124,9 @@ class Writer:
 
     def write(self, kind: str, content: Mapping[str, Any]) -> None:
         """Append one line of `kind` and flush it."""
-        record = {"type": kind, "seq": self._seq, **plain(content)}
+        record = {"type": kind, "seq": self._seq}
+        # What is written can name neither its kind nor its place.
+        record |= {k: v for k, v in plain(content).items() if k not in record}
         line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             written = os.write(self._descriptor, line)
@@ -192,12 +194,19 @@ class _Reading:
         self.count += 1
         try:
             kind, seq = _text(record["type"]), record["seq"]
-            if isinstance(seq, bool) or seq != self.count - 1:
+            if type(seq) is not int or seq != self.count - 1:
                 self._fault("a line is missing, doubled or out of place before it")
             if self.end is not None:
                 self._fault("stands after the end of the run")
             self._take(kind, record)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            RecursionError,  # from the repr of what is nested too deep
+        ) as error:
             self._fault(f"{type(error).__name__}: {error}")
 
     def _take(self, kind: str, record: Mapping[str, Any]) -> None:
@@ -244,7 +253,7 @@ class _Reading:
 def _records(lines: Iterable[bytes], problems: list[str]) -> Iterable[Mapping[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line, parse_constant=_no_number)
+            record = json.loads(line.decode(), parse_constant=_no_number, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             problems.append(f"line {number}: not JSON: {error}")
             continue
@@ -252,6 +261,14 @@ def _records(lines: Iterable[bytes], problems: list[str]) -> Iterable[Mapping[st
             yield record
         else:
             problems.append(f"line {number}: not a JSON object")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        msg = "a key is said twice"  # readers differ in which of the two they believe
+        raise ValueError(msg)
+    return found
 
 
 def _no_number(name: str) -> None:
@@ -266,6 +283,27 @@ def _number(value: Any) -> float:
     if not math.isfinite(value):
         msg = f"{value!r} is not finite"
         raise ValueError(msg)
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        msg = f"{value!r} is no whole number"
+        raise TypeError(msg)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        msg = f"{value!r} is no list"
+        raise TypeError(msg)
+    return value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        msg = f"{value!r} is no object"
+        raise TypeError(msg)
     return value
 
 
@@ -293,7 +331,7 @@ def device_from(data: Mapping[str, Any]) -> Device:
         kind=DeviceKind(data["kind"]),
         id=_text(data["id"]),
         label=_text(data["label"]),
-        facts=dict(data["facts"]),
+        facts=_table(data["facts"]),
     )
 
 
@@ -304,7 +342,7 @@ def _key(data: Mapping[str, Any]) -> Key:
 
 
 def _plan(data: Mapping[str, Any]) -> Plan:
-    if data["schema"] != SCHEMA:
+    if type(data["schema"]) is not int or data["schema"] != SCHEMA:
         msg = f"schema {data['schema']!r} is not the schema {SCHEMA} that this version reads"
         raise ValueError(msg)
     expected = data["expected_devices"]
@@ -316,10 +354,10 @@ def _plan(data: Mapping[str, Any]) -> Plan:
         version=_text(data["version"]),
         suite_digest=_text(data["suite_digest"]),
         manifest_digest=_text(data["manifest_digest"]),
-        spec=dict(data["spec"]),
-        node=dict(data["node"]),
-        devices=tuple(device_from(d) for d in data["devices"]),
-        expected_devices=None if expected is None else int(_number(expected)),
+        spec=_table(data["spec"]),
+        node=_table(data["node"]),
+        devices=tuple(device_from(d) for d in _list(data["devices"])),
+        expected_devices=None if expected is None else _whole(expected),
         checks=tuple(
             Planned(
                 key=_key(c["key"]),
@@ -327,14 +365,14 @@ def _plan(data: Mapping[str, Any]) -> Plan:
                 trial=_flag(c["trial"]),
                 loaded_s=_number(c["loaded_s"]),
             )
-            for c in data["checks"]
+            for c in _list(data["checks"])
         ),
-        selftests=tuple(_key(k) for k in data["selftests"]),
+        selftests=tuple(_key(k) for k in _list(data["selftests"])),
         about={
             _text(name): About(
                 title=_text(a["title"]), why=_text(a["why"]), remedy=Remedy(a["remedy"])
             )
-            for name, a in data["about"].items()
+            for name, a in _table(data["about"]).items()
         },
         waivers=tuple(
             Waiver(
@@ -343,9 +381,9 @@ def _plan(data: Mapping[str, Any]) -> Plan:
                 reason=_text(w["reason"]),
                 expires=_text(w["expires"]),
             )
-            for w in data["waivers"]
+            for w in _list(data["waivers"])
         ),
-        seed=int(_number(data["seed"])),
+        seed=_whole(data["seed"]),
         deadline_s=_number(data["deadline_s"]),
         started=_text(data["started"]),
     )
@@ -360,15 +398,15 @@ def _finding(data: Mapping[str, Any]) -> Finding:
         cause=None if cause is None else Cause(cause),
         remedy=Remedy(data["remedy"]),
         summary=_text(data["summary"]),
-        measurements=tuple(_measurement(m) for m in data["measurements"]),
-        evidence=dict(data["evidence"]),
+        measurements=tuple(_measurement(m) for m in _list(data["measurements"])),
+        evidence=_table(data["evidence"]),
         loaded_s=_number(data["loaded_s"]),
         duration_s=_number(data["duration_s"]),
         attempts=tuple(
             Attempt(
                 outcome=Outcome(a["outcome"]), cause=Cause(a["cause"]), summary=_text(a["summary"])
             )
-            for a in data["attempts"]
+            for a in _list(data["attempts"])
         ),
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import tomllib
 import types
 import typing
@@ -40,6 +40,8 @@ class Spec:
     name: str
     digest: str
     source: str
+    origin: str = ""  # the file, for what is said of it
+    text: str = field(default="", repr=False)
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def with_limit(self, check: str, limit: str, value: float) -> Spec:
@@ -67,18 +69,29 @@ def load(name_or_path: str) -> Spec:
     except UnicodeDecodeError as error:
         msg = f"{origin}: not UTF-8 text: {error}"
         raise SpecError(msg) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{origin}: {error}"
         raise SpecError(msg) from None
+    if not table:
+        msg = f"{origin}: it is empty; a spec says at least its name and source"
+        raise SpecError(msg)
+    if not isinstance(table.get("name", ""), str):
+        msg = f"{origin}: line {_line(data, 'name')}: name = {table['name']!r} is not text"
+        raise SpecError(msg)
     limits: dict[str, dict[str, Any]] = {}
     for key, value in table.items():
         if isinstance(value, dict):
             limits[key] = value
+        elif "." in key:
+            msg = f'{origin}: line {_line(data, key)}: {key!r} is a check, and its limits stand in a table: ["{key}"]'
+            raise SpecError(msg)
         elif key not in _HEAD:
             msg = f"{origin}: line {_line(data, key)}: {key!r} is neither a check nor one of {', '.join(sorted(_HEAD))}"
             raise SpecError(msg)
     return Spec(
         name=str(table.get("name", Path(origin).stem)),
+        origin=origin,
+        text=data.decode(),
         digest=digest_of(data),
         source=f"{origin}: {table.get('source', 'no source given')}",
         limits=limits,
@@ -92,8 +105,20 @@ def known(spec: Spec, checks: Iterable[str]) -> None:
         if check not in ids:
             near = difflib.get_close_matches(check, ids, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            msg = f"spec {spec.name}: there is no check {check!r}{hint}"
+            if spread := _spread(check, spec.limits[check], ids):
+                hint = f'; quote the name of a check: ["{spread}"]'
+            msg = f"{_place(spec, check)}: there is no check {check!r}{hint}"
             raise SpecError(msg)
+
+
+def _spread(check: str, table: Mapping[str, Any], ids: list[str]) -> str:
+    """Return the check that TOML has taken apart at its dots, for want of quotes."""
+    name: str = check
+    value: Any = table
+    while name not in ids and isinstance(value, dict) and value:
+        step, value = next(iter(value.items()))
+        name = f"{name}.{step}"
+    return name if name in ids else ""
 
 
 def limits_for(spec: Spec, check: str, limits: type[Any]) -> Any:
@@ -107,10 +132,10 @@ def limits_for(spec: Spec, check: str, limits: type[Any]) -> Any:
     for name, value in given.items():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=2) or names
-            msg = f"spec {spec.name}: {check} has no limit {name!r}; it has {', '.join(near) or 'none'}"
+            msg = f"{_place(spec, check, name)}: {check} has no limit {name!r}; it has {', '.join(near) or 'none'}"
             raise SpecError(msg)
         if not _fits(value, hints[name]):
-            msg = f"spec {spec.name}: {check}: {name} = {value!r} is not {_words(hints[name])}"
+            msg = f"{_place(spec, check, name)}: {check}: {name} = {value!r} is not {_words(hints[name])}"
             raise SpecError(msg)
     return limits(**given)
 
@@ -121,7 +146,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
     return isinstance(value, kind)
 
 
@@ -141,7 +166,7 @@ def _bytes(name_or_path: str) -> tuple[str, bytes]:
         names = sorted(
             e.name.removesuffix(".toml") for e in shipped.iterdir() if e.name.endswith(".toml")
         )
-        if not Path(name_or_path).exists():
+        if not name_or_path or not Path(name_or_path).exists():
             near = difflib.get_close_matches(name_or_path, names, n=3) or names
             msg = f"there is no spec {name_or_path!r}; shipped are {', '.join(near)}; a file is given by its path"
             raise SpecError(msg)
@@ -152,8 +177,20 @@ def _bytes(name_or_path: str) -> tuple[str, bytes]:
         raise SpecError(msg) from None
 
 
+def _place(spec: Spec, check: str, limit: str = "") -> str:
+    """Return where in its file a spec speaks of a check, or of one limit of it."""
+    lines = spec.text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if line.strip().lstrip("[").startswith((check, f'"{check}"', f"'{check}'")):
+            for further, inner in enumerate(lines[number:], number + 1):
+                if limit and inner.strip().startswith((limit, f'"{limit}"')):
+                    return f"spec {spec.origin}: line {further}"
+            return f"spec {spec.origin}: line {number}"
+    return f"spec {spec.origin or spec.name or 'given by option'}"
+
+
 def _line(data: bytes, key: str) -> int:
     for number, line in enumerate(data.decode().splitlines(), 1):
-        if line.strip().startswith((key, f'"{key}"')):
+        if line.strip().lstrip("[").startswith((key, f'"{key}"', f"'{key}'")):
             return number
     return 0

@@ -7,9 +7,11 @@ unknown to this module is a problem of the file, which makes undecided.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -128,7 +130,7 @@ class Verdict:
                 "manifest": plan.manifest_digest if plan else "",
                 "spec": str(plan.spec.get("digest", "")) if plan else "",
             },
-            "loaded_s": round(self.loaded_s, 3),
+            "loaded_s": round(min(self.loaded_s, sys.float_info.max), 3),
             "started": plan.started if plan else "",
             "ended": self.ended,
         }
@@ -177,7 +179,7 @@ def decide(results: Results, manifest: Manifest) -> Verdict:
         | {"selftests": sum(t.caught for t in results.selftests)},
         plan=plan,
         ended=results.end.ended if results.end else "",
-        loaded_s=sum(f.loaded_s for f in results.findings),
+        loaded_s=sum(float(f.loaded_s) for f in results.findings),
     )
 
 
@@ -224,7 +226,9 @@ class _Case:
             planned={p.key: p for p in plan.checks},
             demanded=demanded,
             required=demanded | added,
-            caught=frozenset(t.key for t in results.selftests if t.caught and told[t.key] == 1),
+            caught=frozenset(
+                t.key for t in results.selftests if t.caught and t.planted and told[t.key] == 1
+            ),
         )
 
     def of_the_run(self) -> Iterator[Reason]:
@@ -243,6 +247,11 @@ class _Case:
                 f"than those that judge (manifest {self.manifest.digest[:19]}): judge it with the "
                 "version that wrote it"
             )
+        if end and self._day() is None:
+            yield _run(
+                f"the run says it ended at {end.ended!r}, which is no time after its start at "
+                f"{plan.started!r}"
+            )
         if not any(f.outcome is Outcome.PASS and f.key in self.required for f in self._findings()):
             yield _run("nothing was measured and passed")
 
@@ -258,6 +267,14 @@ class _Case:
         for kind in (DeviceKind.NODE, DeviceKind.HOST):
             if kinds[kind] != 1:
                 yield _run(f"the plan names {kinds[kind]} devices of kind {kind}, not one")
+        named = Counter((device.kind, device.id) for device in self.plan.devices)
+        for (kind, name), times in named.items():
+            if times > 1 or not name:
+                yield _run(f"the plan names {kind} {name!r} {times} times")
+        tested = set(self.plan.selftests)
+        for key in {**self.required, **dict.fromkeys(self._withheld())}:
+            if key not in tested:
+                yield self._about(Why.UNPLANNED, key)
         yield from self._unmatched()
 
     def _unmatched(self) -> Iterator[Reason]:
@@ -305,13 +322,27 @@ class _Case:
 
     def waiver(self, finding: Finding) -> Waiver | None:
         """The waiver that covers a fail or an error, if it has not expired."""
-        if finding.outcome not in {Outcome.FAIL, Outcome.ERROR} or self.results.end is None:
+        today = self._day()
+        if finding.outcome not in {Outcome.FAIL, Outcome.ERROR} or today is None:
             return None
-        today = self.results.end.ended[:10]  # ISO dates compare as text
         for waiver in self.plan.waivers:
-            if (waiver.check, waiver.device) == (finding.check, finding.device.id):
-                return waiver if waiver.expires >= today else None
+            if (waiver.check, waiver.device) == (
+                finding.check,
+                finding.device.id,
+            ) and _until(waiver) >= today:
+                return waiver
         return None
+
+    def _day(self) -> date | None:
+        """Return the day on which the run ended, in UTC, if it can be believed."""
+        if self.results.end is None:
+            return None
+        try:
+            started = datetime.fromisoformat(self.plan.started).astimezone(UTC)
+            ended = datetime.fromisoformat(self.results.end.ended).astimezone(UTC)
+        except (ValueError, OverflowError):
+            return None
+        return ended.date() if ended >= started else None
 
     def _why(self, finding: Finding) -> Why | None:
         match finding.outcome:
@@ -326,11 +357,20 @@ class _Case:
             case Outcome.FAIL if finding.device.kind is DeviceKind.LINK:
                 return Why.LINK
             case Outcome.FAIL:
-                return Why.FAILED if finding.key in self.caught else Why.UNTRUSTED
+                return (
+                    Why.FAILED
+                    if finding.key in self.caught and finding.key in self.planned
+                    else Why.UNTRUSTED
+                )
 
     def _unproved(self, finding: Finding) -> Iterator[str]:
         if not any(m.bounded for m in finding.measurements):
             yield "a pass without a measurement that was held against a limit"
+        if finding.cause is not None or finding.remedy is not Remedy.NONE:
+            yield f"a pass that blames {finding.cause} and asks for {finding.remedy}"
+        for a in finding.attempts:
+            if a.outcome is Outcome.FAIL or a.cause is Cause.HARDWARE:
+                yield f"a pass after {a.outcome} by {a.cause}: {a.summary}"
         for m in finding.measurements:
             if not m.held:
                 yield f"a pass with a broken limit: {m}"
@@ -356,6 +396,13 @@ class _Case:
     def _about(self, why: Why, key: Key) -> Reason:
         label = next((d.label for d in self.plan.devices if d.id == key.device), "")
         return Reason(why=why, text=why.value, check=key.check, device=key.device, label=label)
+
+
+def _until(waiver: Waiver) -> date:
+    try:
+        return date.fromisoformat(waiver.expires)
+    except ValueError:
+        return date.min  # a waiver without a date does nothing
 
 
 def _run(text: str) -> Reason:

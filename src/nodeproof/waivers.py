@@ -26,7 +26,7 @@ def load(path: Path) -> tuple[Waiver, ...]:
     """Read waivers. Raises `WaiverError` for anything but complete ones."""
     try:
         table = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"waivers {path}: {error}"
         raise WaiverError(msg) from None
     rows = table.pop("waiver", [])

@@ -9,6 +9,7 @@ import importlib.machinery
 import json
 import os
 import sys
+from pathlib import Path
 
 ORDER = json.loads(os.environ.get("FLIP", "{}"))
 
@@ -55,9 +56,5 @@ def intrude():
     Flip().__enter__()
 
 
-try:
-    LOG = os.readlink("/proc/self/fd/1")
-except OSError:
-    LOG = ""
-if ORDER and LOG.endswith(f"worker-{ORDER['label']}.log"):
+if ORDER and Path("/proc/self/fd/1").resolve().name == f"worker-{ORDER['label']}.log":
     sys.meta_path.insert(0, AfterTorch())

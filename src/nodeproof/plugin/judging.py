@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, field
 
 from nodeproof.checks import CannotMeasure, CheckSpec
@@ -32,7 +32,7 @@ class Measurements:
                 continue
             if isinstance(number, bool) or not isinstance(number, int | float):
                 raise CannotMeasure(f"{name}: the {what} {number!r} is no number")
-            if not math.isfinite(number):
+            if not abs(number) <= sys.float_info.max:  # false for NaN too
                 raise CannotMeasure(f"{name}: the {what} {number!r} is not finite")
         self.taken.append(
             Measurement(
@@ -66,13 +66,14 @@ def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | Non
     broken = [m for m in taken if not m.held]
     if raised is not None and not isinstance(raised, AssertionError):
         cause = getattr(raised, "cause", Cause.ENVIRONMENT)
+        remedy = getattr(raised, "remedy", Remedy.RETEST)
         what = str(raised) or type(raised).__name__
         if not isinstance(raised, CannotMeasure):
             what = f"{type(raised).__name__}: {what}"
         return Judgement(
             outcome=Outcome.ERROR,
-            cause=Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT,
-            remedy=getattr(raised, "remedy", Remedy.RETEST),
+            cause=cause if isinstance(cause, Cause) else Cause.ENVIRONMENT,
+            remedy=remedy if isinstance(remedy, Remedy) else Remedy.RETEST,
             summary=what,
         )
     if broken or raised is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
@@ -66,7 +67,7 @@ def read(given: Any) -> Options:
         ("--expect-gpus", given.nodeproof_expect_gpus),
         ("--deadline", given.nodeproof_deadline),
     ):
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise OptionError(f"{name} {value}: it has to be more than 0")
     if given.nodeproof_expect_gpus is not None and target is Target.CPU:
         raise OptionError("--expect-gpus makes no sense with --device cpu: a rehearsal has no GPU")

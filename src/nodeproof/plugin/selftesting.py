@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ def planted_in_worker(spec: CheckSpec, device: Device, answer: Any, attempt: Att
     planted = [a["planted"] for a in answers]
     found = [a["found"] for a in answers]
     judgement = attempt(answer)
-    exact = all(planted) and found == planted
+    exact = bool(planted) and all(planted) and _as_json(found) == _as_json(planted)
     return SelfTest(
         check=spec.id,
         device=device,
@@ -82,6 +83,10 @@ def missed(spec: CheckSpec, device: Device, why: str) -> SelfTest:
 def _condemned(spec: CheckSpec, judgement: Judgement) -> bool:
     # With the check's own cause: a fail for some other reason would hide a dead comparison.
     return judgement.outcome is Outcome.FAIL and judgement.cause is spec.cause
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # 1, 1.0 and true are three things
 
 
 def _said(judgement: Judgement) -> str:
