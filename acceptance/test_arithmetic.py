@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from nodeproof.checks import COMPUTE, Load, Measure, Plant, Remedy, Result, Work, check
+from nodeproof.checks import COMPUTE, Load, Measure, Plant, Remedy, Result, Work, altered, check
 
 _LOAD = Load(quick=1, gate=5, deep=60, soak=600)
-_FLIP = Plant(args={"plant": "flip"})
+_PLANTS = (
+    Plant(args={"plant": "flip"}, breaks=("wrong elements",)),
+    altered("checked elements", checked_elements=0),
+)
 
 
 def _work(dtype: str) -> Work:
@@ -34,7 +37,7 @@ def _judge(result: Result, measure: Measure) -> None:
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
     work=_work("float64"),
-    plant=_FLIP,
+    plant=_PLANTS,
 )
 def test_fp64(result: Result, measure: Measure) -> None:
     """A device that multiplies float64 wrongly corrupts simulations and solvers in silence.
@@ -52,7 +55,7 @@ def test_fp64(result: Result, measure: Measure) -> None:
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
     work=_work("float32"),
-    plant=_FLIP,
+    plant=_PLANTS,
 )
 def test_fp32(result: Result, measure: Measure) -> None:
     """A device that multiplies float32 wrongly spoils optimiser states and reductions in silence.
@@ -69,7 +72,7 @@ def test_fp32(result: Result, measure: Measure) -> None:
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
     work=_work("bfloat16"),
-    plant=_FLIP,
+    plant=_PLANTS,
 )
 def test_bf16(result: Result, measure: Measure) -> None:
     """A device that multiplies bfloat16 wrongly trains models that diverge, or are just worse.
@@ -86,7 +89,7 @@ def test_bf16(result: Result, measure: Measure) -> None:
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
     work=_work("float16"),
-    plant=_FLIP,
+    plant=_PLANTS,
 )
 def test_fp16(result: Result, measure: Measure) -> None:
     """A device that multiplies float16 wrongly gives wrong answers in inference and mixed training.
@@ -103,7 +106,7 @@ def test_fp16(result: Result, measure: Measure) -> None:
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
     work=_work("int8"),
-    plant=_FLIP,
+    plant=_PLANTS,
 )
 def test_int8(result: Result, measure: Measure) -> None:
     """A device that multiplies int8 wrongly breaks quantised inference: tokens change at random.

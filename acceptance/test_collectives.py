@@ -17,6 +17,7 @@ from nodeproof.checks import (
     Result,
     Results,
     Work,
+    altered,
     check,
 )
 from nodeproof.nccl_tests.bandwidth import Collective
@@ -50,15 +51,24 @@ class Limits:
     broadcast_gbs: float = 4.0
 
 
-def _all_but_still(results: Results) -> Results:
-    """Return a millionth of the speed, or a lone rank that took no part."""
-    return [(device, _slower(result)) for device, result in results]
+def _without_a_rank(results: Results) -> Results:
+    return [(device, {**result, "size": result["size"] - 1}) for device, result in results]
 
 
-def _slower(result: Result) -> Result:
-    if result["size"] == 1:  # no bandwidth is judged: what is left is that the rank took part
-        return {**result, "size": 0}
-    return {**result, "busbw_gbs": {c: x / 1e6 for c, x in result["busbw_gbs"].items()}}
+def _all_but_still(collective: Collective) -> Plant:
+    """Plant a millionth of the speed of one collective; one device alone exchanges nothing."""
+
+    def alter(results: Results) -> Results | None:
+        if len(results) == 1:
+            return None
+        return [(device, _slower(result)) for device, result in results]
+
+    def _slower(result: Result) -> Result:
+        figures = result["busbw_gbs"]
+        slow = {**figures, collective.value: figures[collective.value] / 1e6}
+        return {**result, "busbw_gbs": slow}
+
+    return Plant(alter=alter, breaks=(collective.value,))
 
 
 @check(
@@ -66,7 +76,10 @@ def _slower(result: Result) -> Result:
     kinds=COMPUTE,
     remedy=Remedy.RESET_GPU,
     work=EXCHANGE,
-    plant=Plant(args={"plant": "flip"}),
+    plant=(
+        Plant(args={"plant": "flip"}, breaks=("wrong",)),
+        altered("verified", checked={collective.value: 0 for collective in Collective}),
+    ),
 )
 def test_collective_data(device: Device, result: Result, measure: Measure) -> None:
     """Wrong bits in a collective spoil every GPU's gradients, and nothing else reports them.
@@ -103,7 +116,10 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
     remedy=Remedy.REBOOT,
     limits=Limits,
     work=EXCHANGE,
-    plant=Plant(alter=_all_but_still),
+    plant=(
+        Plant(alter=_without_a_rank, breaks=("ranks",)),
+        *(_all_but_still(collective) for collective in Collective),
+    ),
 )
 def test_collective_bandwidth(
     device: Device, results: Results, measure: Measure, limits: Limits

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.checks import (
-    Alter,
     CannotMeasure,
     Cause,
     DeviceKind,
@@ -13,6 +12,7 @@ from nodeproof.checks import (
     Remedy,
     Result,
     Work,
+    altered,
     check,
 )
 
@@ -22,12 +22,7 @@ _UNLIMITED = (1 << 64) - 1  # RLIM_INFINITY, as the kernel counts it
 _HOST = Work(call="nodeproof.probes.host:host", args={"output": "@output"}, deadline_s=30)
 
 
-def _with(**changes: Any) -> Alter:
-    """An answer that differs from the probe's in these keys.
-
-    What is planted is below zero where zero is a limit that a spec may set.
-    """
-    return lambda result: {**result, **changes}
+# What is planted is below zero where zero is a limit that a spec may set.
 
 
 def _of(result: Result, name: str) -> Any:
@@ -55,7 +50,7 @@ class CoreLimits:
     cause=Cause.ENVIRONMENT,
     limits=CoreLimits,
     work=_HOST,
-    plant=Plant(alter=_with(cores_online=-1, cores_usable=-1.0)),
+    plant=(altered("online", cores_online=-1), altered("usable", cores_usable=-1.0)),
 )
 def test_cores(result: Result, measure: Measure, limits: CoreLimits) -> None:
     """Too few processors starve the GPUs: loading, launching and communication run there.
@@ -96,7 +91,7 @@ class MemoryLimits:
     cause=Cause.ENVIRONMENT,
     limits=MemoryLimits,
     work=_HOST,
-    plant=Plant(alter=_with(memory_total=-1)),
+    plant=altered("total", memory_total=-1),
 )
 def test_memory(result: Result, measure: Measure, limits: MemoryLimits) -> None:
     """A host with less memory than its kind kills jobs that ran well elsewhere.
@@ -134,7 +129,7 @@ class ClockLimits:
     cause=Cause.ENVIRONMENT,
     limits=ClockLimits,
     work=_HOST,
-    plant=Plant(alter=_with(clock_source="jiffies")),
+    plant=altered("refused", clock_source="jiffies"),
 )
 def test_clock_source(result: Result, measure: Measure, limits: ClockLimits) -> None:
     """A slow clock source makes every reading of the time a system call, and all work slower.
@@ -172,7 +167,7 @@ class TimeLimits:
     cause=Cause.ENVIRONMENT,
     limits=TimeLimits,
     work=_HOST,
-    plant=Plant(alter=lambda result: {**result, "time": _far_off(result)}),
+    plant=Plant(alter=lambda result: {**result, "time": _far_off(result)}, breaks=("max_error",)),
 )
 def test_time_sync(result: Result, measure: Measure, limits: TimeLimits) -> None:
     """With a wrong clock, certificates are refused and the logs of two nodes can't be compared.
@@ -218,7 +213,7 @@ class MemlockLimits:
     cause=Cause.ENVIRONMENT,
     limits=MemlockLimits,
     work=_HOST,
-    plant=Plant(alter=_with(memlock_bytes=-_MIB)),
+    plant=altered("memlock", memlock_bytes=-_MIB),
 )
 def test_memlock(result: Result, measure: Measure, limits: MemlockLimits) -> None:
     """A process that may not lock memory cannot register it with a network adapter.
@@ -252,7 +247,7 @@ class ShmLimits:
     cause=Cause.ENVIRONMENT,
     limits=ShmLimits,
     work=_HOST,
-    plant=Plant(alter=_with(shm={"path": "/dev/shm", "size": 0, "free": -1})),  # noqa: S108  a plant's text
+    plant=altered("free", shm={"path": "/dev/shm", "size": 0, "free": -1}),  # noqa: S108  a plant's text
 )
 def test_shm(result: Result, measure: Measure, limits: ShmLimits) -> None:
     """With little shared memory, NCCL does not start and data loaders die with a bus error.
@@ -285,11 +280,9 @@ class DiskLimits:
     cause=Cause.ENVIRONMENT,
     limits=DiskLimits,
     work=_HOST,
-    plant=Plant(
-        alter=_with(
-            disk_output={"path": "", "size": 0, "free": -1},
-            disk_root={"path": "", "size": 0, "free": -1},
-        )
+    plant=(
+        altered("output", disk_output={"path": "", "size": 0, "free": -1}),
+        altered("root", disk_root={"path": "", "size": 0, "free": -1}),
     ),
 )
 def test_disk(result: Result, measure: Measure, limits: DiskLimits) -> None:

@@ -41,7 +41,33 @@ class DeviceLimits:
         call="nodeproof.probes.devices:enumerate_devices",
         args={"device": "@device", "cpu_devices": "@cpu_devices"},
     ),
-    plant=Plant(alter=lambda result: {**result, "devices": result["devices"][:-1]}),
+    plant=(
+        Plant(
+            alter=lambda result: {**result, "devices": result["devices"][:-1]},
+            breaks=("devices",),
+        ),
+        # A surplus counts only where a number is expected, and the two views only where there are
+        # GPUs, so their plants come with others that always count.
+        Plant(
+            alter=lambda result: {
+                **result,
+                "off_bus": ["0000:ff:1f.0"],
+                "devices": [*result["devices"], *result["devices"][:1]],
+            },
+            breaks=("off_bus",),
+        ),
+        Plant(
+            alter=lambda result: {
+                **result,
+                "mig": ["GPU-planted"] * 1000,
+                "nvml": [*(result["nvml"] or ()), "GPU-planted-for-nvml"],
+                "cuda": [*(result["cuda"] or ()), "GPU-planted-for-cuda"],
+            },
+            breaks=("mig",),
+        ),
+        Plant(alter=lambda result: _refused(result, hardware=True), breaks=("lost",)),
+        Plant(alter=lambda result: _refused(result, hardware=False), breaks=("refusing",)),
+    ),
 )
 def test_device_count(result: Result, measure: Measure, limits: DeviceLimits) -> None:
     """A node with a GPU fewer than it should have runs no job that counts on all of them.
@@ -82,6 +108,11 @@ def test_device_count(result: Result, measure: Measure, limits: DeviceLimits) ->
         cause=Cause.ENVIRONMENT,
         detail=f"MIG is on for {_named(result['mig'])}: turn it off (nvidia-smi -mig 0), or allow it in the spec",
     )
+
+
+def _refused(result: Result, *, hardware: bool) -> dict[str, Any]:
+    refusal = {"says": "planted", "hardware": hardware, "hidden": False}
+    return {**result, "unanswered": [*result["unanswered"], refusal]}
 
 
 def _wanted(result: Result, expected: int | None) -> int:
@@ -168,7 +199,7 @@ def _measure_views(result: Result, measure: Measure) -> None:
     work=Work(
         call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=120
     ),
-    plant=Plant(alter=lambda result: _without(result, "torch")),
+    plant=Plant(alter=lambda result: _without(result, "torch"), breaks=("answering",)),
 )
 def test_software_versions(result: Result, measure: Measure) -> None:
     """A library that does not load, or a driver too old for it, fails every job on the node.
@@ -199,6 +230,8 @@ def test_software_versions(result: Result, measure: Measure) -> None:
 
 def _without(result: Result, name: str) -> dict[str, Any]:
     versions = {n: v for n, v in result["versions"].items() if n != name}
+    if "driver_cuda" in versions:
+        versions["driver_cuda"] = "0.0"
     reasons = {**result["unreadable"], name: "withheld"}
     return {**result, "versions": versions, "unreadable": reasons}
 

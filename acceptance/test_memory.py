@@ -15,6 +15,7 @@ from nodeproof.checks import (
     Remedy,
     Result,
     Work,
+    altered,
     check,
 )
 
@@ -39,7 +40,11 @@ class Pattern:
         load=Load(quick=8, gate=20, deep=300, soak=1800),
         deadline_s=600,
     ),
-    plant=Plant(args={"plant": "flip"}),
+    plant=(
+        Plant(args={"plant": "flip"}, breaks=("wrong words",)),
+        altered("damaged pattern words", reference_wrong=1),
+        altered("tested", "tested of what was asked", bytes=0, free_of_total=0.0),
+    ),
 )
 def test_pattern(device: Device, result: Result, measure: Measure, limits: Pattern) -> None:
     """Memory that loses a bit turns weights and data into other weights and data.

@@ -32,7 +32,8 @@ def _lines(verdict: Verdict, where: str) -> Iterator[str]:
     counts = verdict.counts
     yield (
         f"{verdict.decision.upper()} {name}: {counts['pass']} passed, {counts['fail']} failed, "
-        f"{counts['error']} not measured, {counts['skip']} skipped; "
+        f"{counts['error']} not measured, {counts['skip']} skipped, "
+        f"{counts['trials']} on trial and not counted; "
         f"{counts['selftests']} planted faults caught"
     )
     reasons = [*verdict.failed, *verdict.undecided]

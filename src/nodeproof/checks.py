@@ -30,6 +30,7 @@ __all__ = [
     "Result",
     "Results",
     "Work",
+    "altered",
     "check",
     "spec_of",
 ]
@@ -111,18 +112,27 @@ class Plant:
 
     `args` go to the work beside its own: the worker plants the fault, and its answer holds under
     `planted` what it did and under `found` what its comparison saw; the two must be equal. `alter`
-    changes the answer instead (the result, or for a check that takes `results` the whole list),
-    for detectors that are the judgement itself. Either way the check's own function must then end
-    in a fail.
+    changes the answer instead (the result, or for a check that takes `results` the whole list;
+    `None`: this fault can't be had here), for detectors that are the judgement itself.
+
+    Either way the check's own function must then end in a fail, with the limits broken that
+    `breaks` names (measurements; none named: any limit whose breach blames what the check blames).
+    A check with several limits has several plants: each limit has to be broken by one of them.
     """
 
     args: Mapping[str, Any] = field(default_factory=dict)
     alter: Alter | None = None
+    breaks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.args) == (self.alter is not None):
             msg = "a plant has either args for the worker or an alteration of its answer"
             raise ValueError(msg)
+
+
+def altered(*breaks: str, **changes: Any) -> Plant:
+    """Plant an answer that differs in `changes`, which breaks the limits of these measurements."""
+    return Plant(alter=lambda result: {**result, **changes}, breaks=breaks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +145,7 @@ class CheckSpec:
     cause: Cause
     limits: type[Any]
     work: Work
-    plant: Plant
+    plants: tuple[Plant, ...]
     profiles: frozenset[Profile]
     trial: bool
     title: str
@@ -149,7 +159,7 @@ def check(
     kinds: tuple[DeviceKind, ...],
     remedy: Remedy,
     work: Work,
-    plant: Plant,
+    plant: Plant | tuple[Plant, ...],
     cause: Cause = Cause.HARDWARE,
     limits: type[Any] = NoLimits,
     profiles: frozenset[Profile] = frozenset(Profile),
@@ -174,6 +184,9 @@ def check(
         if not title.strip():
             msg = f"{check_id}: a check says in its docstring why it exists"
             raise ValueError(msg)
+        if plant == ():
+            msg = f"{check_id}: a check plants at least one fault that it must report"
+            raise ValueError(msg)
         if not kinds:
             msg = f"{check_id}: a check is about at least one kind of device"
             raise ValueError(msg)
@@ -190,7 +203,7 @@ def check(
             cause=cause,
             limits=limits,
             work=work,
-            plant=plant,
+            plants=plant if isinstance(plant, tuple) else (plant,),
             profiles=profiles,
             trial=trial,
             title=title.strip(),

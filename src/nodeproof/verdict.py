@@ -166,7 +166,8 @@ def decide(results: Results, manifest: Manifest) -> Verdict:
                 (failed if reason.why is Why.FAILED else doubts).append(reason)
     decision = Decision.REJECT if failed else Decision.UNDECIDED if doubts else Decision.ACCEPT
     remedies = [r.remedy for r in failed or doubts]
-    counts = Counter(f.outcome for f in results.findings)
+    counted = [f for f in results.findings if plan is None or not case.trial(f.key)]
+    counts = Counter(f.outcome for f in counted)
     return Verdict(
         decision=decision,
         rehearsal=plan is None or is_rehearsal(plan),
@@ -176,7 +177,10 @@ def decide(results: Results, manifest: Manifest) -> Verdict:
         notes=tuple(_notes(results.findings)),
         remedy=max(remedies, key=lambda r: r.severity, default=Remedy.NONE),
         counts={o.value: counts[o] for o in Outcome}
-        | {"selftests": sum(t.caught for t in results.selftests)},
+        | {
+            "trials": len(results.findings) - len(counted),
+            "selftests": sum(t.caught for t in results.selftests),
+        },
         plan=plan,
         ended=results.end.ended if results.end else "",
         loaded_s=sum(float(f.loaded_s) for f in results.findings),
@@ -272,7 +276,7 @@ class _Case:
             if times > 1 or not name:
                 yield _run(f"the plan names {kind} {name!r} {times} times")
         tested = set(self.plan.selftests)
-        for key in {**self.required, **dict.fromkeys(self._withheld())}:
+        for key in self._to_be_tested():
             if key not in tested:
                 yield self._about(Why.UNPLANNED, key)
         yield from self._unmatched()
@@ -285,7 +289,7 @@ class _Case:
         for key in {**self.planned, **self.required}:
             if found[key] > 1:
                 yield self._about(Why.DOUBLED, key)
-            elif found[key] == 0 and key in self.planned and not self._trial(key):
+            elif found[key] == 0 and key in self.planned and not self.trial(key):
                 yield self._about(Why.MISSING, key)
         for key in found:
             if key not in self.planned:
@@ -293,13 +297,13 @@ class _Case:
 
     def of_the_selftests(self) -> Iterator[Reason]:
         """Doubts about the detectors."""
-        for key in {**self.required, **dict.fromkeys(self._withheld())}:
+        for key in self._to_be_tested():
             if key not in self.caught:
                 yield self._about(Why.SELFTEST, key)
 
     def of(self, finding: Finding) -> Reason | None:
         """What one finding says against the node, if anything."""
-        if self._trial(finding.key):
+        if self.trial(finding.key):
             return None
         why = self._why(finding)
         if why is None:
@@ -381,12 +385,18 @@ class _Case:
     def _findings(self) -> tuple[Finding, ...]:
         return self.results.findings
 
-    def _trial(self, key: Key) -> bool:
+    def trial(self, key: Key) -> bool:
+        """Whether a finding of this key is only reported."""
         # By the manifest first: a plan can't make a trial of what the manifest demands.
         if key in self.required:
             return False
         entry = self.manifest.entries.get(key.check)
         return entry.trial if entry else key in self.planned and self.planned[key].trial
+
+    def _to_be_tested(self) -> Iterator[Key]:
+        # What is not planned at all is told once, as that.
+        yield from (key for key in self.required if key in self.planned)
+        yield from self._withheld()
 
     def _withheld(self) -> Iterator[Key]:
         for device in self.plan.devices:

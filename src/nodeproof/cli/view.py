@@ -100,7 +100,7 @@ class Story:
                     if k not in {"type", "seq", "name", "t", "device"}
                 }
                 text = rest.pop("text", "")
-                more = ", ".join(f"{k} {v}" for k, v in rest.items())
+                more = ", ".join(f"{k} {v}" for k, v in rest.items() if isinstance(v, str | int))
                 on = self.labels.get(str(record.get("device", "")), "")
                 return " ".join(p for p in ("event", str(name), on, str(text), more) if p)
         return ""

@@ -55,6 +55,8 @@ class Judgement:
     cause: Cause | None
     remedy: Remedy
     summary: str
+    bounded: frozenset[str] = frozenset()  # measurements that were held against a limit
+    broken: frozenset[str] = frozenset()
 
 
 def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | None) -> Judgement:
@@ -64,6 +66,7 @@ def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | Non
     nothing against a limit, is an error: the device is unjudged.
     """
     broken = [m for m in taken if not m.held]
+    bounded = frozenset(m.name for m in taken if m.bounded)
     if raised is not None and not isinstance(raised, AssertionError):
         cause = getattr(raised, "cause", Cause.ENVIRONMENT)
         remedy = getattr(raised, "remedy", Remedy.RETEST)
@@ -87,12 +90,16 @@ def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | Non
             cause=cause,
             remedy=spec.remedy if cause is Cause.HARDWARE else Remedy.RETEST,
             summary="; ".join(said),
+            bounded=bounded,
+            broken=frozenset(m.name for m in broken),
         )
-    if not any(m.bounded for m in taken):
+    if not bounded:
         return Judgement(
             outcome=Outcome.ERROR,
             cause=Cause.CONFIG,
             remedy=Remedy.RETEST,
             summary="the check held nothing against a limit",
         )
-    return Judgement(outcome=Outcome.PASS, cause=None, remedy=Remedy.NONE, summary="")
+    return Judgement(
+        outcome=Outcome.PASS, cause=None, remedy=Remedy.NONE, summary="", bounded=bounded
+    )

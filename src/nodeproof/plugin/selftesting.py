@@ -6,49 +6,84 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from nodeproof.checks import CheckSpec
+from nodeproof.checks import CheckSpec, Plant
 from nodeproof.manifest import Manifest
 from nodeproof.model import Device, Outcome, SelfTest
 from nodeproof.plugin.judging import Judgement
-from nodeproof.results import Results
+from nodeproof.results import Results, plain
 from nodeproof.verdict import WITHHELD, Decision, Why, decide
 
 Attempted = Callable[[Any], Judgement]  # the check's own function on a given answer
 
 
-def planted_in_worker(spec: CheckSpec, device: Device, answer: Any, attempt: Attempted) -> SelfTest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One planted fault and what became of it."""
+
+    planted: Any
+    reported: Any
+    problem: str  # "" if it was reported as planted
+    broken: frozenset[str] = frozenset()
+
+
+def planted_in_worker(spec: CheckSpec, plant: Plant, answer: Any, attempt: Attempted) -> Trial:
     """The worker planted a fault: its comparison must have seen it exactly, and the check fail."""
     answers = [result for _, result in answer] if spec.gathers else [answer]
     planted = [a["planted"] for a in answers]
     found = [a["found"] for a in answers]
     judgement = attempt(answer)
-    exact = bool(planted) and all(planted) and _as_json(found) == _as_json(planted)
-    return SelfTest(
-        check=spec.id,
-        device=device,
-        caught=exact and _condemned(spec, judgement),
+    problem = _unseen(spec, plant, judgement)
+    if not planted or not all(planted):
+        problem = "the worker planted nothing"
+    elif _as_json(found) != _as_json(planted):
+        problem = "the comparison did not report what was planted"
+    return Trial(
         planted=planted if spec.gathers else planted[0],
         reported=found if spec.gathers else found[0],
-        summary=_said(judgement) if exact else "the comparison did not report what was planted",
+        problem=problem,
+        broken=judgement.broken,
     )
 
 
-def planted_in_answer(spec: CheckSpec, device: Device, answer: Any, attempt: Attempted) -> SelfTest:
-    """The answer was altered: the check must fail on it."""
-    assert spec.plant.alter is not None
-    altered = spec.plant.alter(copy.deepcopy(answer))
-    if altered == answer:
-        return missed(spec, device, "the plant changed nothing")
+def planted_in_answer(
+    spec: CheckSpec, plant: Plant, answer: Any, attempt: Attempted
+) -> Trial | None:
+    """The answer was altered: the check must fail on it. `None` where the plant can't be had."""
+    assert plant.alter is not None
+    altered = plant.alter(copy.deepcopy(answer))
+    if altered is None:
+        return None
     judgement = attempt(altered)
+    same = _as_json(plain(altered)) == _as_json(plain(answer))
+    return Trial(
+        planted=_difference(answer, altered),
+        reported=judgement.summary,
+        problem="the plant changed nothing" if same else _unseen(spec, plant, judgement),
+        broken=judgement.broken,
+    )
+
+
+def concluded(
+    spec: CheckSpec, device: Device, trials: list[Trial], bounded: frozenset[str]
+) -> SelfTest:
+    """Caught if every plant was, and every limit of the check was broken by one of them.
+
+    `bounded` names the limits that the check held the device itself against.
+    """
+    problems = [t.problem for t in trials if t.problem]
+    if untested := bounded - frozenset().union(*(t.broken for t in trials)):
+        problems.append(f"no planted fault breaks the limit of {', '.join(sorted(untested))}")
+    one = len(trials) == 1
     return SelfTest(
         check=spec.id,
         device=device,
-        caught=_condemned(spec, judgement),
-        planted=_difference(answer, altered),
-        reported=judgement.summary,
-        summary=_said(judgement),
+        caught=bool(trials) and not problems,
+        planted=trials[0].planted if one else [t.planted for t in trials],
+        reported=trials[0].reported if one else [t.reported for t in trials],
+        summary="; ".join(problems) or f"{len(trials)} planted, all reported",
     )
 
 
@@ -80,17 +115,21 @@ def missed(spec: CheckSpec, device: Device, why: str) -> SelfTest:
     return SelfTest(check=spec.id, device=device, caught=False, summary=why)
 
 
-def _condemned(spec: CheckSpec, judgement: Judgement) -> bool:
+def _unseen(spec: CheckSpec, plant: Plant, judgement: Judgement) -> str:
+    """Say what is wrong with the judgement on a planted fault, `""` if nothing is."""
+    said = f"{judgement.outcome}: {judgement.summary}" if judgement.summary else judgement.outcome
+    if judgement.outcome is not Outcome.FAIL:
+        return f"a planted fault did not end in a fail but in {said}"
+    if unbroken := set(plant.breaks) - judgement.broken:
+        return f"a planted fault did not break the limit of {', '.join(sorted(unbroken))}"
     # With the check's own cause: a fail for some other reason would hide a dead comparison.
-    return judgement.outcome is Outcome.FAIL and judgement.cause is spec.cause
+    if not plant.breaks and judgement.cause is not spec.cause:
+        return f"a planted fault was blamed on {judgement.cause}: {judgement.summary}"
+    return ""
 
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)  # 1, 1.0 and true are three things
-
-
-def _said(judgement: Judgement) -> str:
-    return f"{judgement.outcome}: {judgement.summary}"
 
 
 def _difference(before: Any, after: Any) -> Any:
