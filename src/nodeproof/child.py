@@ -23,6 +23,8 @@ from enum import Enum, StrEnum, auto
 from pathlib import Path
 from typing import Any
 
+from nodeproof import autopsy
+
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
 REAP_S = 5.0  # after SIGKILL; what is still there then cannot be killed
 STOPPED_S = 5.0  # silence of a process that the kernel shows as stopped
@@ -117,6 +119,10 @@ class _Worker:
     @property
     def pid(self) -> int:
         return self.process.pid if self.process else 0
+
+    @property
+    def who(self) -> str:
+        return f"worker {self.name} (process {self.pid})"
 
 
 Listener = Callable[[str, str, Mapping[str, Any]], None]  # worker, kind of message, content
@@ -224,7 +230,7 @@ class Pool:
         assert worker.process is not None
         assert worker.process.stdin is not None
         self._count += 1
-        worker.oom_kills = _oom_kills()
+        worker.oom_kills = autopsy.oom_kill_count()
         worker.heard = time.monotonic()
         worker.pending = _Pending(number=self._count, ends=ends)
         request = {
@@ -333,7 +339,7 @@ class Pool:
         shown = line[:80].decode("utf-8", "backslashreplace")
         return Lost(
             how=Loss.RUBBISH,
-            text=f"worker {worker.name} (process {worker.pid}) sent what is no message: {shown!r}",
+            text=f"{worker.who} sent what is no message: {shown!r}",
         )
 
     # --- watching and ending ----------------------------------------------------------------
@@ -358,16 +364,16 @@ class Pool:
             return
         if pending.ends is not None and now >= pending.ends:
             whose = "the run's" if pending.ends >= self.ends else "its"
-            text = f"worker {worker.name} (process {worker.pid}) ran past {whose} deadline"
-            self._lose(worker, Lost(how=Loss.DEADLINE, text=f"{text}; {_shown(worker.pid)}"))
+            text = f"{worker.who} ran past {whose} deadline"
+            self._lose(worker, Lost(how=Loss.DEADLINE, text=f"{text}; {autopsy.shown(worker.pid)}"))
             return
         silence = now - worker.heard
         if silence < STOPPED_S:
             return
-        state = _state(worker.pid)
+        state = autopsy.state(worker.pid)
         if silence >= SILENCE_S or state in {"T", "t"}:
-            text = f"worker {worker.name} (process {worker.pid}) was silent for {silence:.0f} s"
-            self._lose(worker, Lost(how=Loss.SILENT, text=f"{text}; {_shown(worker.pid)}"))
+            text = f"{worker.who} was silent for {silence:.0f} s"
+            self._lose(worker, Lost(how=Loss.SILENT, text=f"{text}; {autopsy.shown(worker.pid)}"))
 
     def _lose(self, worker: _Worker, loss: Lost) -> None:
         if worker.pending:
@@ -412,13 +418,15 @@ class Pool:
         self._close(worker)
         worker.phase = _Phase.GONE
         if worker.pending:
-            loss = worker.pending.loss or Lost(how=Loss.DIED, text=_death(worker, code))
+            loss = worker.pending.loss or Lost(
+                how=Loss.DIED,
+                text=autopsy.death(worker.who, code, oom_kills=worker.oom_kills, log=worker.log),
+            )
             self._settle(worker, loss)
 
     def _abandon(self, worker: _Worker) -> None:
         worker.stuck = (
-            f"worker {worker.name} (process {worker.pid}) cannot be killed: reboot the node; "
-            f"{_shown(worker.pid)}"
+            f"{worker.who} cannot be killed: reboot the node; {autopsy.shown(worker.pid)}"
         )
         self._close(worker)
         worker.phase = _Phase.GONE
@@ -432,65 +440,3 @@ class Pool:
 def _signal(group: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-
-
-def _state(pid: int) -> str:
-    """The kernel's letter for what a process does, `""` if it can't be read."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-_STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "D": "in uninterruptible sleep, as in a hung driver",
-    "T": "stopped by a signal",
-    "t": "stopped by a debugger",
-    "Z": "dead",
-}
-
-
-def _shown(pid: int) -> str:
-    """What the kernel shows of a process: its state and where in the kernel it waits."""
-    state = _state(pid)
-    words = f"the kernel shows it {_STATES.get(state, state)}" if state else "the kernel hides it"
-    try:
-        where = Path(f"/proc/{pid}/wchan").read_text().strip()
-    except OSError:
-        where = ""
-    return f"{words} in {where}" if where not in {"", "0"} else words
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot; -1 where it doesn't say."""
-    try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return -1
-
-
-def _death(worker: _Worker, code: int) -> str:
-    who = f"worker {worker.name} (process {worker.pid})"
-    if code >= 0:
-        return f"{who} ended with status {code}{_last_words(worker.log)}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    if -code == signal.SIGKILL:
-        kills = _oom_kills() - worker.oom_kills
-        if worker.oom_kills >= 0 and kills > 0:
-            return f"{who} was killed ({name}): out of memory, as the kernel's oom_kill count shows"
-        return f"{who} was killed ({name}) by somebody else; the kernel counts no lack of memory"
-    return f"{who} was killed ({name}){_last_words(worker.log)}"
-
-
-def _last_words(log: Path) -> str:
-    try:
-        lines = log.read_bytes()[-2000:].decode("utf-8", "backslashreplace").strip().splitlines()
-    except OSError:
-        return ""
-    return f"; its last words: {lines[-1][:300]}" if lines else ""

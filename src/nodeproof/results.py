@@ -17,59 +17,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from nodeproof.model import (
-    About,
-    Attempt,
-    Cause,
-    Device,
-    DeviceKind,
-    Finding,
-    Key,
-    Measurement,
-    Outcome,
-    Planned,
-    Profile,
-    Remedy,
-    SelfTest,
-    Waiver,
+from nodeproof.model import Finding, SelfTest
+from nodeproof.records import (
+    SCHEMA,
+    End,
+    Plan,
+    device_from,
+    end_from,
+    finding_from,
+    plan_from,
+    selftest_from,
+    text,
 )
 
-SCHEMA = 1
+__all__ = [
+    "FILE",
+    "SCHEMA",
+    "End",
+    "Plan",
+    "Results",
+    "Writer",
+    "assemble",
+    "device_from",
+    "now",
+    "parse",
+    "plain",
+    "read",
+]
+
 FILE = "results.jsonl"
 _LOSABLE = frozenset({"telemetry", "event"})  # what a full disk may cost without costing the run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Line 1: what the run undertook, on what, and what it was told."""
-
-    run_id: str
-    nonce: str
-    profile: Profile
-    rehearsal: bool
-    version: str
-    suite_digest: str
-    manifest_digest: str
-    spec: Mapping[str, Any]  # name, digest, source
-    node: Mapping[str, Any]  # name, uid, boot_id, instance_type, kernel, driver, cuda, nccl, torch
-    devices: tuple[Device, ...]
-    expected_devices: int | None
-    checks: tuple[Planned, ...]
-    selftests: tuple[Key, ...]
-    about: Mapping[str, About]
-    waivers: tuple[Waiver, ...]
-    seed: int
-    deadline_s: float
-    started: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """The last line. `interrupted` says why a run stopped early, `""` if it did not."""
-
-    boot_id: str
-    ended: str
-    interrupted: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +170,7 @@ class _Reading:
         """Read one record."""
         self.count += 1
         try:
-            kind, seq = _text(record["type"]), record["seq"]
+            kind, seq = text(record["type"]), record["seq"]
             if type(seq) is not int or seq != self.count - 1:
                 self._fault("a line is missing, doubled or out of place before it")
             if self.end is not None:
@@ -214,17 +191,17 @@ class _Reading:
             case "plan":
                 if self.plan is not None or self.count != 1:
                     self._fault("a plan that is not the first line")
-                self.plan = self.plan or _plan(record)
+                self.plan = self.plan or plan_from(record)
             case "finding":
-                self.findings.append(_finding(record))
+                self.findings.append(finding_from(record))
             case "selftest":
-                self.selftests.append(_selftest(record))
+                self.selftests.append(selftest_from(record))
             case "telemetry":
                 self.telemetry.append(record)
             case "event":
                 self.events.append(record)
             case "end":
-                self.end = self.end or _end(record)
+                self.end = self.end or end_from(record)
             case _:
                 self._fault(f"unknown type {kind!r}")
 
@@ -274,170 +251,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _no_number(name: str) -> None:
     msg = f"{name} is no number"
     raise ValueError(msg)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{value!r} is no number"
-        raise TypeError(msg)
-    if not math.isfinite(value):
-        msg = f"{value!r} is not finite"
-        raise ValueError(msg)
-    return value
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        msg = f"{value!r} is no whole number"
-        raise TypeError(msg)
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        msg = f"{value!r} is no list"
-        raise TypeError(msg)
-    return value
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        msg = f"{value!r} is no object"
-        raise TypeError(msg)
-    return value
-
-
-def _bound(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        msg = f"{value!r} is no text"
-        raise TypeError(msg)
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        msg = f"{value!r} is neither true nor false"
-        raise TypeError(msg)
-    return value
-
-
-def device_from(data: Mapping[str, Any]) -> Device:
-    """Read a device back from what `plain` made of it."""
-    return Device(
-        kind=DeviceKind(data["kind"]),
-        id=_text(data["id"]),
-        label=_text(data["label"]),
-        facts=_table(data["facts"]),
-    )
-
-
-def _key(data: Mapping[str, Any]) -> Key:
-    return Key(
-        check=_text(data["check"]), kind=DeviceKind(data["kind"]), device=_text(data["device"])
-    )
-
-
-def _plan(data: Mapping[str, Any]) -> Plan:
-    if type(data["schema"]) is not int or data["schema"] != SCHEMA:
-        msg = f"schema {data['schema']!r} is not the schema {SCHEMA} that this version reads"
-        raise ValueError(msg)
-    expected = data["expected_devices"]
-    return Plan(
-        run_id=_text(data["run_id"]),
-        nonce=_text(data["nonce"]),
-        profile=Profile(data["profile"]),
-        rehearsal=_flag(data["rehearsal"]),
-        version=_text(data["version"]),
-        suite_digest=_text(data["suite_digest"]),
-        manifest_digest=_text(data["manifest_digest"]),
-        spec=_table(data["spec"]),
-        node=_table(data["node"]),
-        devices=tuple(device_from(d) for d in _list(data["devices"])),
-        expected_devices=None if expected is None else _whole(expected),
-        checks=tuple(
-            Planned(
-                key=_key(c["key"]),
-                required=_flag(c["required"]),
-                trial=_flag(c["trial"]),
-                loaded_s=_number(c["loaded_s"]),
-            )
-            for c in _list(data["checks"])
-        ),
-        selftests=tuple(_key(k) for k in _list(data["selftests"])),
-        about={
-            _text(name): About(
-                title=_text(a["title"]), why=_text(a["why"]), remedy=Remedy(a["remedy"])
-            )
-            for name, a in _table(data["about"]).items()
-        },
-        waivers=tuple(
-            Waiver(
-                check=_text(w["check"]),
-                device=_text(w["device"]),
-                reason=_text(w["reason"]),
-                expires=_text(w["expires"]),
-            )
-            for w in _list(data["waivers"])
-        ),
-        seed=_whole(data["seed"]),
-        deadline_s=_number(data["deadline_s"]),
-        started=_text(data["started"]),
-    )
-
-
-def _finding(data: Mapping[str, Any]) -> Finding:
-    cause = data["cause"]
-    return Finding(
-        check=_text(data["check"]),
-        device=device_from(data["device"]),
-        outcome=Outcome(data["outcome"]),
-        cause=None if cause is None else Cause(cause),
-        remedy=Remedy(data["remedy"]),
-        summary=_text(data["summary"]),
-        measurements=tuple(_measurement(m) for m in _list(data["measurements"])),
-        evidence=_table(data["evidence"]),
-        loaded_s=_number(data["loaded_s"]),
-        duration_s=_number(data["duration_s"]),
-        attempts=tuple(
-            Attempt(
-                outcome=Outcome(a["outcome"]), cause=Cause(a["cause"]), summary=_text(a["summary"])
-            )
-            for a in _list(data["attempts"])
-        ),
-    )
-
-
-def _measurement(data: Mapping[str, Any]) -> Measurement:
-    cause = data["cause"]
-    return Measurement(
-        name=_text(data["name"]),
-        value=_number(data["value"]),
-        unit=_text(data["unit"]),
-        at_least=_bound(data["at_least"]),
-        at_most=_bound(data["at_most"]),
-        cause=None if cause is None else Cause(cause),
-        detail=_text(data["detail"]),
-    )
-
-
-def _selftest(data: Mapping[str, Any]) -> SelfTest:
-    return SelfTest(
-        check=_text(data["check"]),
-        device=device_from(data["device"]),
-        caught=_flag(data["caught"]),
-        planted=data["planted"],
-        reported=data["reported"],
-        summary=_text(data["summary"]),
-    )
-
-
-def _end(data: Mapping[str, Any]) -> End:
-    return End(
-        boot_id=_text(data["boot_id"]),
-        ended=_text(data["ended"]),
-        interrupted=_text(data["interrupted"]),
-    )

@@ -22,9 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     # Each command loads what it needs and no more: --help answers at once, and what only reads
     # results needs neither pytest nor torch.
-    module = importlib.import_module(f"nodeproof.cli.{args.module}")
     try:
+        module = importlib.import_module(f"nodeproof.cli.{args.module}")
         return int(module.main(args))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "nodeproof":
+            raise
+        print(
+            f"nodeproof: {error.name} is not installed: pip install 'nodeproof[node]'",
+            file=sys.stderr,
+        )
+        return 2
     except BrokenPipeError:  # `nodeproof list | head`
         sys.stderr.close()
         return 1

@@ -17,8 +17,8 @@ import pytest
 from nodeproof import lifeline, manifest, spec, verdict
 from nodeproof.checks import CannotMeasure, CheckSpec, spec_of
 from nodeproof.child import Interrupted
-from nodeproof.model import COMPUTE, Cause, Device, Finding, Outcome, Remedy, SelfTest
-from nodeproof.plugin import options, planning, selftesting
+from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
+from nodeproof.plugin import findings, options, planning, selftesting
 from nodeproof.plugin.judging import Judgement, Measurements, judge
 from nodeproof.plugin.machine import Machine, look
 from nodeproof.plugin.runner import Done, Runner
@@ -32,7 +32,6 @@ _DEVICE = pytest.StashKey[Device]()
 _FINDING = pytest.StashKey[Finding]()
 _STARTED = pytest.StashKey[float]()
 SUPERVISOR = "NODEPROOF_SUPERVISOR"  # process id of `nodeproof run`, which this run ends with
-_SHOWN = 64  # items of a list kept as evidence
 _LAST_RESORT_S = 120.0  # past every deadline of ours; reached only through a bug of ours
 
 
@@ -195,15 +194,17 @@ class Acceptance:
         try:
             done = self._work(declared, device, {}, self._load(declared))
             answer = self._answer(declared, done)
-            _call(pyfuncitem, device, answer, measurements, self._limits_of(declared))
+            findings.call(pyfuncitem, device, answer, measurements, self._limits_of(declared))
         except pytest.skip.Exception as skip:
-            pyfuncitem.stash[_FINDING] = _unjudged(declared, device, Outcome.SKIP, str(skip))
+            pyfuncitem.stash[_FINDING] = findings.unjudged(
+                declared, device, Outcome.SKIP, str(skip)
+            )
             self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
             raise
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  judged below
             raised = error
-        judgement = judge(declared, measurements.taken, _as_assertion(raised))
-        pyfuncitem.stash[_FINDING] = _finding(
+        judgement = judge(declared, measurements.taken, findings.as_assertion(raised))
+        pyfuncitem.stash[_FINDING] = findings.finding(
             declared, device, judgement, measurements, answer, done
         )
         self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
@@ -227,7 +228,9 @@ class Acceptance:
             # Ended from outside the check: a mark, a fixture, a time-out, another plugin.
             outcome = Outcome.SKIP if report.skipped else Outcome.ERROR
             said = str(call.excinfo.value) if call.excinfo else report.longreprtext
-            item.stash[_FINDING] = _unjudged(declared, device, outcome, f"{call.when}: {said}")
+            item.stash[_FINDING] = findings.unjudged(
+                declared, device, outcome, f"{call.when}: {said}"
+            )
         if call.when == "teardown":
             took = time.monotonic() - item.stash.get(_STARTED, time.monotonic())
             finding = dataclasses.replace(item.stash[_FINDING], duration_s=round(took, 3))
@@ -265,10 +268,10 @@ class Acceptance:
             measurements = Measurements()
             raised: BaseException | None = None
             try:
-                _call(item, device, answer, measurements, limits)
+                findings.call(item, device, answer, measurements, limits)
             except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
                 raised = error
-            return judge(declared, measurements.taken, _as_assertion(raised))
+            return judge(declared, measurements.taken, findings.as_assertion(raised))
 
         try:
             bounded, trials = frozenset[str](), []
@@ -403,66 +406,3 @@ def _declared(function: object) -> CheckSpec:
 
 def _declared_by(item: pytest.Item) -> CheckSpec | None:
     return spec_of(getattr(item, "function", None))
-
-
-def _call(
-    item: pytest.Function, device: Device, answer: Any, measure: Measurements, limits: Any
-) -> None:
-    """Call the check's function with those arguments that it names."""
-    given = {
-        "device": device,
-        "result": answer,
-        "results": answer,
-        "measure": measure,
-        "limits": limits,
-    }
-    item.obj(**{name: given[name] for name in item.callspec.params})
-
-
-def _as_assertion(raised: BaseException | None) -> BaseException | None:
-    # pytest.fail is an assertion by another name.
-    return AssertionError(str(raised)) if isinstance(raised, pytest.fail.Exception) else raised
-
-
-def _unjudged(declared: CheckSpec, device: Device, outcome: Outcome, said: str) -> Finding:
-    return Finding(
-        check=declared.id,
-        device=device,
-        outcome=outcome,
-        cause=Cause.CONFIG if outcome is Outcome.SKIP else Cause.ENVIRONMENT,
-        remedy=Remedy.RETEST,
-        summary=said,
-    )
-
-
-def _finding(
-    declared: CheckSpec,
-    device: Device,
-    judgement: Judgement,
-    measurements: Measurements,
-    answer: Any,
-    done: list[Done],
-) -> Finding:
-    answers = [] if answer is None else [a for _, a in answer] if declared.gathers else [answer]
-    loaded = min((float(a.get("loaded_s", 0.0)) for a in answers), default=0.0)
-    return Finding(
-        check=declared.id,
-        device=device,
-        outcome=judgement.outcome,
-        cause=judgement.cause,
-        remedy=judgement.remedy,
-        summary=judgement.summary,
-        measurements=tuple(measurements.taken),
-        evidence=_evidence(answer) if not declared.gathers else {},
-        loaded_s=loaded,
-        attempts=tuple(a for d in done for a in d.attempts),
-    )
-
-
-def _evidence(answer: Any) -> dict[str, Any]:
-    """Keep what is short: long lists are data of a plot and not evidence."""
-    if answer is None:
-        return {}
-    return {
-        name: value[:_SHOWN] if isinstance(value, list) else value for name, value in answer.items()
-    }
