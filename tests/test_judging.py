@@ -24,7 +24,13 @@ from nodeproof.model import (
 )
 from nodeproof.plugin import options
 from nodeproof.plugin.judging import Measurements, judge
-from nodeproof.plugin.selftesting import planted_in_answer, planted_in_worker, withheld
+from nodeproof.plugin.selftesting import (
+    Trial,
+    concluded,
+    planted_in_answer,
+    planted_in_worker,
+    withheld,
+)
 from nodeproof.results import assemble
 from tests.shipped_run import NODE, RUN, failed, records_of, without
 
@@ -164,6 +170,7 @@ def attempting(spec):
     return attempt
 
 
+FLIPPED = Plant(args={"plant": "flip"})
 FLIP = [{"row": 3, "bit": 7}]
 PLANTED = {
     # what the worker planted, what its comparison found, how many words its check sees wrong
@@ -185,7 +192,9 @@ def test_a_detector_is_proved_only_by_reporting_just_what_was_planted_and_failin
     planted, found, wrong, caught = PLANTED[row]
     spec = declared()
     answer = {"planted": planted, "found": found, "wrong": wrong}
-    told = planted_in_worker(spec, GPU, answer, attempting(spec))
+    trial = planted_in_worker(spec, spec.plants[0], answer, attempting(spec))
+    assert (not trial.problem) is caught
+    told = concluded(spec, GPU, [trial], frozenset())
     assert told.caught is caught
     assert (told.check, told.device, told.planted, told.reported) == (spec.id, GPU, planted, found)
 
@@ -197,14 +206,14 @@ def test_a_check_of_all_devices_is_proved_on_each_of_them(answers, caught):
     spec = declared(gathers=True)
     answer = [(GPU, {"planted": a, "found": a, "wrong": 1}) for a in answers]
     always = judge(spec, [BROKEN], None)
-    assert planted_in_worker(spec, NODE, answer, lambda _: always).caught is caught
+    assert (not planted_in_worker(spec, FLIPPED, answer, lambda _: always).problem) is caught
 
 
 def test_a_fail_for_another_cause_than_the_checks_own_proves_nothing():
     spec = declared()
     answer = {"planted": FLIP, "found": FLIP, "wrong": 1}
     other = judge(spec, [BUSY], None)
-    assert not planted_in_worker(spec, GPU, answer, lambda _: other).caught
+    assert planted_in_worker(spec, FLIPPED, answer, lambda _: other).problem
 
 
 @pytest.mark.parametrize(
@@ -219,8 +228,46 @@ def test_a_fail_for_another_cause_than_the_checks_own_proves_nothing():
 def test_an_altered_answer_has_to_be_altered_and_to_fail(alter, caught):
     spec = declared(plant=Plant(alter=alter))
     answer = {"wrong": 0}
-    assert planted_in_answer(spec, GPU, answer, attempting(spec)).caught is caught
+    trial = planted_in_answer(spec, spec.plants[0], answer, attempting(spec))
+    assert (not trial.problem) is caught
     assert answer == {"wrong": 0}  # what was measured is never what is altered
+
+
+def test_a_plant_that_cannot_be_had_here_is_none():
+    spec = declared(plant=Plant(alter=lambda _: None))
+    assert planted_in_answer(spec, spec.plants[0], {"wrong": 0}, attempting(spec)) is None
+
+
+@pytest.mark.parametrize(
+    ("breaks", "seen"),
+    [((), True), (("wrong",), True), (("right",), False), (("wrong", "x"), False)],
+)
+def test_a_plant_has_to_break_just_the_limits_that_it_names(breaks, seen):
+    spec = declared(plant=Plant(alter=lambda r: {**r, "wrong": 1}, breaks=breaks))
+    trial = planted_in_answer(spec, spec.plants[0], {"wrong": 0}, attempting(spec))
+    assert (not trial.problem) is seen
+
+
+@pytest.mark.parametrize(
+    ("broken", "bounded", "caught"),
+    [
+        ([{"a"}], {"a"}, True),
+        ([{"a"}], {"a", "b"}, False),
+        ([{"a"}, {"b"}], {"a", "b"}, True),
+        ([{"a", "c"}], {"a"}, True),
+        ([], set(), False),
+    ],
+)
+def test_each_limit_of_a_check_has_to_be_broken_by_one_of_its_plants(broken, bounded, caught):
+    trials = [Trial(planted=1, reported=1, problem="", broken=frozenset(b)) for b in broken]
+    assert concluded(declared(), GPU, trials, frozenset(bounded)).caught is caught
+
+
+def test_one_plant_that_is_missed_is_not_outweighed_by_another():
+    good = Trial(planted=1, reported=1, problem="")
+    assert not concluded(
+        declared(), GPU, [good, dataclasses.replace(good, problem="missed")], frozenset()
+    ).caught
 
 
 def test_the_verdict_misses_each_finding_that_is_withheld_from_it():

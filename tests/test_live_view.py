@@ -129,7 +129,9 @@ def test_a_terminal_that_wants_no_colours_gets_none(screen, environment, codes):
     run = screen(**environment)
     run.wait_for(r"pass  host\.cpu\.cores on ")
     assert run.stop() == 11
-    found = {code for code in codes.findall(run.raw) if re.search(r"[34]\d|38;", code) or codes is CODES}
+    found = {
+        code for code in codes.findall(run.raw) if re.search(r"[34]\d|38;", code) or codes is CODES
+    }
     assert found == set()
     assert "stopped by SIGINT" in re.sub(r"\s+", " ", run.text)
 

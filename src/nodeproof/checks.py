@@ -184,8 +184,9 @@ def check(
         if not title.strip():
             msg = f"{check_id}: a check says in its docstring why it exists"
             raise ValueError(msg)
-        if plant == ():
-            msg = f"{check_id}: a check plants at least one fault that it must report"
+        plants = plant if isinstance(plant, tuple) else (plant,)
+        if not plants or not all(isinstance(each, Plant) for each in plants):
+            msg = f"{check_id}: a check needs a 'plant': a fault that it must report in every run"
             raise ValueError(msg)
         if not kinds:
             msg = f"{check_id}: a check is about at least one kind of device"
@@ -203,7 +204,7 @@ def check(
             cause=cause,
             limits=limits,
             work=work,
-            plants=plant if isinstance(plant, tuple) else (plant,),
+            plants=plants,
             profiles=profiles,
             trial=trial,
             title=title.strip(),
