@@ -18,7 +18,7 @@ _WINDOW_S = 0.25
 _MOST_WINDOWS = 2000
 _PLANTED_WINDOWS = 14  # the slowest of up to 20 is their fifth percentile
 _PLANTED_WINDOW_S = 0.1
-_STALL = 25  # windows
+_STALL = 25  # how many times slower the planted window is than the slowest before it
 _FLIPS = 2  # planted bits, one in a window
 # Of the median. Processors are shared: virtual ones were seen at a quarter of their pace.
 _SLOW = {"cuda": 0.5, "cpu": 1 / 16}
@@ -30,7 +30,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     """Multiply for `seconds`, in windows of a quarter of a second (longer where many are needed).
 
     Each product is compared in full, on the device. `plant="flip"` flips one bit in two products;
-    `plant="slow"` stalls in one window for 25 times its length. Returns what `Prover.report`
+    `plant="slow"` makes one window 25 times slower than any before it. Returns what `Prover.report`
     gives, except that a stalled window is planted and found as `{"window": n}`; and `windows`
     (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops` (nearest rank),
     `p5_of_median`, `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
@@ -50,13 +50,15 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         window_s, count = _PLANTED_WINDOW_S, _FLIPS
     if plant == "slow":
         window_s, count = _PLANTED_WINDOW_S, _PLANTED_WINDOWS
-        stalled = int(words(context.seed, "stall", 1, 1)[0, 0]) % count
+        # In the later half, when the pace is known that the stall has to fall short of.
+        half = count // 2
+        stalled = half + int(words(context.seed, "stall", 1, 1)[0, 0]) % (count - half)
     rates: list[float] = []
     begun = reported = time.perf_counter()
     while len(rates) < count or time.perf_counter() - begun < seconds:
-        stall_s = _STALL * window_s if len(rates) == stalled else 0.0
+        stall_to = min(rates) / _STALL if len(rates) == stalled else 0.0
         flip = plant == "flip" and len(prover.planted) < _FLIPS
-        rates.append(_window(prover, loads, window_s, stall_s=stall_s, flip=flip))
+        rates.append(_window(prover, loads, window_s, stall_to=stall_to, flip=flip))
         now = time.perf_counter()
         if now - reported >= _REPORT_S:
             reported = now
@@ -93,19 +95,25 @@ def percentile(values: list[float], percent: int) -> float:
 
 
 def _window(
-    prover: Prover, loads: list[Loaded], window_s: float, *, stall_s: float, flip: bool
+    prover: Prover, loads: list[Loaded], window_s: float, *, stall_to: float, flip: bool
 ) -> float:
-    """TFLOP/s of one window. Comparing waits for the device, so both ends are synchronised."""
+    """TFLOP/s of one window. Comparing waits for the device, so both ends are synchronised.
+
+    With `stall_to` the window is one product, and then a stall until its rate has fallen to that:
+    others who stall at the same moment leave this device more of a shared machine, so a stall of
+    a set length would not make it slow for certain.
+    """
     operations, begun = 0.0, time.perf_counter()
-    if stall_s:
-        time.sleep(stall_s)
     while True:
         # Two sets in turn, with other answers: memory that a product left unwritten shows.
         loaded = loads[prover.products % len(loads)]
         prover.prove(loaded, flip=flip and not operations, spoil=False)
         operations += loaded.operations
         spent = time.perf_counter() - begun
-        if spent >= window_s + stall_s:
+        if stall_to:
+            time.sleep(max(0.0, operations / 1e12 / stall_to - spent))
+            return operations / (time.perf_counter() - begun) / 1e12
+        if spent >= window_s:
             return operations / spent / 1e12
 
 

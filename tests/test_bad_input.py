@@ -8,9 +8,10 @@ import shlex
 import subprocess
 
 import pytest
-from conftest import need
 from nodeproof_command import nodeproof
 from rehearsal import FIVE, NODEPROOF
+
+from conftest import need
 
 WAIVER = """
 [[waiver]]
@@ -95,7 +96,7 @@ def one_sentence(text):
     return text.startswith("nodeproof: ") and len(text.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("words", "says"), TABLE, ids=lambda v: " ".join(v))
+@pytest.mark.parametrize(("words", "says"), TABLE, ids=" ".join)
 def test_a_wrong_word_is_answered_with_one_sentence_and_2(folder, words, says):
     before = sorted(folder.iterdir())
     done = nodeproof("run", *REHEARSE, *words, cwd=folder)

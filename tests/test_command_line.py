@@ -78,7 +78,7 @@ def test_list_has_a_line_for_every_check_that_is_shipped():
 @pytest.mark.parametrize("check", shipped().entries)
 def test_explain_says_why_a_check_exists_and_what_to_do(check, capsys):
     """In this process, since a process for each check would take long."""
-    from nodeproof.cli import main  # noqa: PLC0415
+    from nodeproof.cli import main
 
     assert main(["explain", check]) == 0
     said = capsys.readouterr().out

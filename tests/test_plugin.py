@@ -13,8 +13,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from conftest import need
 from pytest_run import QUICK, SHIPPED, environment, records_of, run_pytest, site
+
+from conftest import need
 
 ROOT = Path(__file__).parent.parent
 WRITING = re.compile(r"^(\S+)::(\w+)\[(\w+)\]", re.MULTILINE)

@@ -30,7 +30,7 @@ def both(ran, check):
     return pair[0]
 
 
-@pytest.mark.parametrize("check", ["sound", "named", "limited", "exact"])
+@pytest.mark.parametrize("check", ["sound", "named", "limited", "exact", "several"])
 def test_a_sound_check_passes_on_each_device_with_a_number_and_its_detector_proved(ran, check):
     found = both(ran, check)
     assert (found["outcome"], found["cause"], found["remedy"]) == ("pass", None, "none")
@@ -115,7 +115,8 @@ def test_a_check_on_trial_is_reported_and_never_counts(ran):
         ("blind", "pass"),
         ("vague", "error"),
         ("elsewhere", "did not report what was planted"),
-        ("plantless", "did not report what was planted"),
+        ("plantless", "planted nothing"),
+        ("half", "breaks the limit of label"),
     ],
 )
 def test_a_detector_that_misses_its_planted_fault_is_believed_no_pass(ran, check, why):

@@ -113,7 +113,7 @@ def test_infinite(result: Result, measure: Measure) -> None:
 @of("boolean")
 def test_boolean(result: Result, measure: Measure) -> None:
     """Takes a yes for a number."""
-    measure("value", True, at_least=0)  # noqa: FBT003  the mistake under test
+    measure("value", True, at_least=0)
 
 
 @of("text")
@@ -205,6 +205,23 @@ def test_plantless(result: Result, measure: Measure) -> None:
     measure("lists", int("found" in result), at_most=0)
 
 
+@of("half")
+def test_half(result: Result, measure: Measure) -> None:
+    """Has a limit that no planted fault ever breaks."""
+    measure("value", result["value"], at_least=0)
+    measure("label", len(result["label"]), at_most=99)
+
+
+@of(
+    "several",
+    plant=(LOW, Plant(alter=lambda result: {**result, "label": "x" * 100}, breaks=("label",))),
+)
+def test_several(result: Result, measure: Measure) -> None:
+    """Has a plant for each of its limits."""
+    measure("value", result["value"], at_least=0)
+    measure("label", len(result["label"]), at_most=99)
+
+
 @of("raising", work=Work(call="standin_work:fail"))
 def test_raising(result: Result, measure: Measure) -> None:
     """Its work raises."""
@@ -260,7 +277,11 @@ def test_forgiven(result: Result, measure: Measure) -> None:
     measure("value", result["value"], at_least=9)
 
 
-@of("named", work=Work(call="standin_work:echo", args={"value": 8}))
+@of(
+    "named",
+    work=Work(call="standin_work:echo", args={"value": 8}),
+    plant=Plant(alter=lambda result: {**result, "value": -1, "label": "another"}),
+)
 def test_named(device, result: Result, measure: Measure) -> None:
     """Knows its device."""
     measure("other", int(device.label != result["label"]), at_most=0)
