@@ -40,6 +40,7 @@ class DeviceLimits:
     work=Work(
         call="nodeproof.probes.devices:enumerate_devices",
         args={"device": "@device", "cpu_devices": "@cpu_devices"},
+        deadline_s=30,
     ),
     plant=(
         Plant(
@@ -52,7 +53,7 @@ class DeviceLimits:
             alter=lambda result: {
                 **result,
                 "off_bus": ["0000:ff:1f.0"],
-                "devices": [*result["devices"], *result["devices"][:1]],
+                "devices": [*result["devices"], *result["devices"][:1] * 1000],
             },
             breaks=("off_bus",),
         ),
@@ -196,9 +197,7 @@ def _measure_views(result: Result, measure: Measure) -> None:
     kinds=(DeviceKind.NODE,),
     remedy=Remedy.RETEST,
     cause=Cause.ENVIRONMENT,
-    work=Work(
-        call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=120
-    ),
+    work=Work(call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=60),
     plant=Plant(alter=lambda result: _without(result, "torch"), breaks=("answering",)),
 )
 def test_software_versions(result: Result, measure: Measure) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.operands import SPAN, Family, make, words
+from nodeproof.kernels.place import place
 from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
 from nodeproof.worker import Context
 
@@ -39,7 +40,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     if plant not in {"", "flip", "slow"}:
         raise ValueError(f"plant {plant!r}: this kernel knows 'flip' and 'slow'")
     flags = settle(context.threads)
-    device = torch.device(context.torch_device)
+    device = place(context)
     loads = _loads(device, context)
     prover = Prover(seed=context.seed)
     for loaded in loads:  # the first products are slow, and are compared like any other

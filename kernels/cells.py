@@ -93,6 +93,7 @@ class Sweep:
         self.bytes = offset
         self.verified = 0
         self.wrong = 0
+        self._planted: set[int] = set()  # offsets
         self.found: list[dict[str, Any]] = []
         self.offsets: list[int] = []
 
@@ -130,6 +131,7 @@ class Sweep:
         """Flip one bit of the word at `offset`, and return what has to be reported for it."""
         block = self._holding(offset)
         index, mask = (offset - block.offset) // WORD, _signed(1 << bit)
+        self._planted.add(offset)
         block.cells[index] = block.cells[index] ^ mask
         expected = self.pattern.word(block.number, index, inverted=inverted)
         return self._described(offset, phase, expected, expected ^ (1 << bit))
@@ -146,10 +148,16 @@ class Sweep:
     def _locate(self, block: Block, expected: Any, phase: str) -> None:
         places = (expected != block.cells).nonzero().flatten()
         self.wrong += int(places.numel())
-        for index in places[: max(_OFFSETS - len(self.offsets), 0)].tolist():
+        shown = places[: max(_OFFSETS - len(self.offsets), 0)].tolist()
+        # Many faults of the memory's own must not crowd out a planted one, or none would count.
+        for offset in sorted(self._planted):
+            index = (offset - block.offset) // WORD
+            if 0 <= index < block.cells.numel() and index not in shown:
+                shown += [index] if bool(expected[index] != block.cells[index]) else []
+        for index in shown:
             offset = block.offset + index * WORD
             self.offsets.append(offset)
-            if len(self.found) < KEEP:
+            if len(self.found) < KEEP or offset in self._planted:
                 wanted, got = int(expected[index]) & _MASK, int(block.cells[index]) & _MASK
                 self.found.append(self._described(offset, phase, wanted, got))
 

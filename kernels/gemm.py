@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-
 from nodeproof.kernels import alone
 from nodeproof.kernels.operands import Family, Unprovable, make
+from nodeproof.kernels.place import place
 from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
 from nodeproof.worker import Context
 
@@ -36,7 +35,7 @@ def exact(
     if plant not in {"", "flip"}:
         raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
     flags = settle(context.threads)
-    device = torch.device(context.torch_device)
+    device = place(context)
     loads = _loads(device, dtype, size, context.seed)
     prover = Prover(seed=context.seed)
     operations, begun = 0.0, time.perf_counter()

@@ -18,6 +18,7 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.cells import WORD, Pattern, Sweep
 from nodeproof.kernels.headroom import available
 from nodeproof.kernels.operands import words
+from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
 _MIB = 1 << 20
@@ -26,7 +27,8 @@ _CHUNK = 1024 * _MIB  # of one allocation on a GPU, where free memory may be in 
 _REGION = 64 * _MIB  # in which faults are planted
 _PASSES = 2  # at least, before the last: one each way
 _REPORT_S = 0.5
-_MOST = 0.95  # a machine or a driver with less than the rest does not go on
+# A machine with less than the rest does not go on; of a GPU's free memory the driver's part is gone.
+_MOST = {"cuda": 0.99, "cpu": 0.95}
 
 
 def pattern(
@@ -45,12 +47,13 @@ def pattern(
     if plant not in {"", "flip"}:
         raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
     torch.set_num_threads(context.threads)
-    device = torch.device(context.torch_device)
+    device = place(context)
     gpu = device.type == "cuda"
     share, peers = (gpu_share, 1) if gpu else (cpu_share, context.peers)
-    if not 0 < share <= _MOST:
+    most = _MOST[device.type]
+    if not 0 < share <= most:
         raise ValueError(
-            f"a share of {share} of the memory: more than 0 and at most {_MOST} can be tested"
+            f"a share of {share} of the memory: more than 0 and at most {most} can be tested"
         )
     free, total = _free(device)
     block = (64 * _MIB if gpu else _MIB // 4) // WORD

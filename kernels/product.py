@@ -163,8 +163,7 @@ class Prover:
                 f"{tuple(output.shape)}, not {dtype} {shape}: the torch build is not usable here"
             )
         bits = _bits(output.contiguous())
-        if flip:
-            self._plant(bits, loaded, number)
+        place = self._plant(bits, loaded, number) if flip else None
         span, times = loaded.operands.span, loaded.size // loaded.operands.span
         tiles = bits.view(times, span, times, span)
         differs = tiles != loaded.reference[None, :, None, :]
@@ -172,7 +171,7 @@ class Prover:
         self.elements += bits.numel()
         if wrong:
             self.wrong += wrong
-            self._locate(bits, differs, loaded, number)
+            self._locate(bits, differs, loaded, number, place)
         if spoil:
             bits.bitwise_not_()
         if wrong and self._triage is None:
@@ -196,7 +195,7 @@ class Prover:
             **triage,
         }
 
-    def _plant(self, bits: Any, loaded: Loaded, number: int) -> None:
+    def _plant(self, bits: Any, loaded: Loaded, number: int) -> tuple[int, int]:
         size, width, span = loaded.size, loaded.width, loaded.operands.span
         draw = words(self._seed, f"flip {loaded.operands.dtype} {number}", 1, 3)[0]
         row, column, bit = int(draw[0]) % size, int(draw[1]) % size, int(draw[2]) % width
@@ -209,12 +208,32 @@ class Prover:
         # place makes the report differ from the plan.
         expected = int(loaded.expected[row % span, column % span])
         self.planted.append(_described(loaded, (row, column), expected, expected ^ signed, number))
+        return row, column
 
-    def _locate(self, bits: Any, differs: Any, loaded: Loaded, number: int) -> None:
+    def _locate(
+        self, bits: Any, differs: Any, loaded: Loaded, number: int, place: tuple[int, int] | None
+    ) -> None:
+        """Describe wrong elements, up to `KEEP` in all, and the one at `place` if it is wrong.
+
+        A device with many faults of its own must not crowd out the planted one, or none of them
+        would count.
+        """
         span = loaded.operands.span
-        for down, i, across, j in differs.nonzero()[: KEEP - len(self.found)].tolist():
-            row, column = down * span + i, across * span + j
-            expected, got = int(loaded.expected[i, j]), int(bits[row, column])
+        places: list[tuple[int, int]] = []
+        for down in range(differs.shape[0]):  # by rows of tiles: all at once may not fit
+            room = KEEP - len(self.found) - len(places)
+            if room <= 0:
+                break
+            places += [
+                (down * span + i, across * span + j)
+                for i, across, j in differs[down].nonzero()[:room].tolist()
+            ]
+        if place is not None and place not in places:
+            (down, i), (across, j) = divmod(place[0], span), divmod(place[1], span)
+            places += [place] if bool(differs[down, i, across, j]) else []
+        for row, column in places:
+            expected = int(loaded.expected[row % span, column % span])
+            got = int(bits[row, column])
             self.found.append(_described(loaded, (row, column), expected, got, number))
 
     def _examine(self, loaded: Loaded) -> None:

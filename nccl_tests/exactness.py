@@ -196,10 +196,13 @@ def fill(case: Case, rank: int, buffer: Any) -> None:
         buffer[start:stop] = case.given(rank, start, stop, device)
 
 
-def compare(case: Case, rank: int, output: Any, *, most: int) -> tuple[int, list[dict[str, Any]]]:
+def compare(
+    case: Case, rank: int, output: Any, *, most: int, always: int | None = None
+) -> tuple[int, list[dict[str, Any]]]:
     """Hold every element of `output` (integers, `count_out` long) against what is wanted.
 
-    Returns how many are wrong, and the first `most` of them (see `difference`).
+    Returns how many are wrong, and the first `most` of them (see `difference`), element `always`
+    in any case if it is wrong.
     Raises `ValueError` for an output of another type or length.
     """
     if output.dtype != case.view or tuple(output.shape) != (case.count_out,):
@@ -214,8 +217,11 @@ def compare(case: Case, rank: int, output: Any, *, most: int) -> tuple[int, list
         got = output[start:stop]
         differs = got != wanted
         number = int(differs.count_nonzero())
-        if number and len(found) < most:
-            for place in differs.nonzero()[: most - len(found), 0].tolist():
+        if number:
+            places = differs.nonzero()[: max(most - len(found), 0), 0].tolist()
+            if always is not None and start <= always < stop and always - start not in places:
+                places += [always - start] if bool(differs[always - start]) else []
+            for place in places:
                 found.append(
                     difference(
                         case,

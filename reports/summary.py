@@ -22,12 +22,16 @@ _TO_DO = {
 }
 
 
-def lines(verdict: Verdict, where: str = "") -> list[str]:
-    """Say a verdict to a person in few lines; `where` is the directory of the files."""
-    return [legible(line) for line in _lines(verdict, where)]
+def lines(verdict: Verdict, where: str = "", *, rehearsal: bool = False) -> list[str]:
+    """Say a verdict to a person in few lines; `where` is the directory of the files.
+
+    `rehearsal` is what was asked for, in case that no plan was left behind to show it.
+    """
+    rehearsal = rehearsal or (verdict.plan is not None and verdict.rehearsal)
+    return [legible(line) for line in _lines(verdict, where, rehearsal=rehearsal)]
 
 
-def _lines(verdict: Verdict, where: str) -> Iterator[str]:
+def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
     name = str(verdict.plan.node.get("name", "")) if verdict.plan else ""
     counts = verdict.counts
     yield (
@@ -48,7 +52,7 @@ def _lines(verdict: Verdict, where: str) -> Iterator[str]:
         yield f"to do: {_TO_DO[verdict.remedy]} (remedy {verdict.remedy})"
     if where:
         yield f"files: {where}: results.jsonl verdict.json junit.xml report.html metrics.prom"
-    if verdict.rehearsal:
+    if rehearsal:
         yield f"REHEARSAL {verdict.decision}: {_NO_GPU}"
     elif not where:
         return

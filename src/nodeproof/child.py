@@ -115,10 +115,15 @@ class _Worker:
     pending: _Pending | None = None
     oom_kills: int = 0
     stuck: str = ""
+    step: str = ""  # what the work last said it was at
 
     @property
     def pid(self) -> int:
         return self.process.pid if self.process else 0
+
+    @property
+    def at(self) -> str:
+        return f" while {self.step}" if self.step else ""
 
     @property
     def who(self) -> str:
@@ -233,6 +238,7 @@ class Pool:
         worker.oom_kills = autopsy.oom_kill_count()
         worker.heard = time.monotonic()
         worker.pending = _Pending(number=self._count, ends=ends)
+        worker.step = ""
         request = {
             "id": self._count,
             "call": call.call,
@@ -332,6 +338,7 @@ class Pool:
                 case {"id": pending.number, **rest} if len(rest) == 1:
                     ((topic, content),) = rest.items()
                     if topic in _TOPICS and isinstance(content, dict):
+                        worker.step = str(content.get("step", worker.step))
                         self._listen(worker.name, str(topic), content)
                         return None
         except (ValueError, RecursionError):
@@ -364,7 +371,7 @@ class Pool:
             return
         if pending.ends is not None and now >= pending.ends:
             whose = "the run's" if pending.ends >= self.ends else "its"
-            text = f"{worker.who} ran past {whose} deadline"
+            text = f"{worker.who} ran past {whose} deadline{worker.at}"
             self._lose(worker, Lost(how=Loss.DEADLINE, text=f"{text}; {autopsy.shown(worker.pid)}"))
             return
         silence = now - worker.heard
@@ -372,7 +379,7 @@ class Pool:
             return
         state = autopsy.state(worker.pid)
         if silence >= SILENCE_S or state in {"T", "t"}:
-            text = f"{worker.who} was silent for {silence:.0f} s"
+            text = f"{worker.who} was silent for {silence:.0f} s{worker.at}"
             self._lose(worker, Lost(how=Loss.SILENT, text=f"{text}; {autopsy.shown(worker.pid)}"))
 
     def _lose(self, worker: _Worker, loss: Lost) -> None:

@@ -128,7 +128,9 @@ def _answer(request: dict[str, Any], pipe: _Pipe) -> dict[str, Any]:
         context = _context(
             request["context"], lambda kind, what: pipe.send({"id": number, kind: dict(what)})
         )
-        result = dict(function(context, **request["args"]))
+        result = function(context, **request["args"])
+        if not isinstance(result, dict):
+            raise TypeError(f"{request['call']} returned {type(result).__name__}, not a dict")
         json.dumps(result, allow_nan=False)
     except Exception as error:  # noqa: BLE001  whatever went wrong, the parent has to hear of it
         return {

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--output",
-        type=Path,
+        type=_path,
         default=Path("nodeproof-results"),
         metavar="DIR",
         help="where the files go; those of an earlier run are removed (default: %(default)s)",
@@ -77,13 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--deadline", type=float, metavar="SECONDS", help="for the whole run; default by profile"
     )
-    run.add_argument("--waivers", type=Path, metavar="FILE", help="what may fail until when (TOML)")
+    run.add_argument(
+        "--waivers", type=_path, metavar="FILE", help="what may fail until when (TOML)"
+    )
     run.add_argument("--seed", type=int, help="repeat the data of a run; it is in its plan")
 
     selftest = commands.add_parser(
         "selftest", help="feed every detector its planted fault, and do nothing else"
     )
-    selftest.set_defaults(module="selftest")
+    selftest.set_defaults(module="selftest", **_NOT_ASKED)
     _add_target(selftest)
 
     listing = commands.add_parser("list", help="list the checks")
@@ -102,14 +104,35 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("file", type=Path, metavar="FILE")
     report.add_argument("--format", choices=_FORMATS, required=True)
     report.add_argument(
-        "-o", "--output", type=Path, metavar="PATH", help="default: standard output"
+        "-o", "--output", type=_path, metavar="PATH", help="default: standard output"
     )
 
     record = commands.add_parser("record", help="write down all that can be read of this node")
-    record.set_defaults(module="record")
+    record.set_defaults(module="record", **_NOT_ASKED)
     _add_target(record)
-    record.add_argument("-o", "--output", type=Path, required=True, metavar="PATH")
+    record.add_argument("-o", "--output", type=_path, required=True, metavar="PATH")
     return parser
+
+
+# What `run` can be told and these commands can't.
+_NOT_ASKED = {
+    "profile": "quick",
+    "spec": "",
+    "expect_gpus": None,
+    "nonce": "",
+    "node_name": "",
+    "node_uid": "",
+    "deadline": None,
+    "waivers": None,
+    "seed": None,
+    "selftest_only": True,
+}
+
+
+def _path(text: str) -> Path:
+    if not text:  # as from an unset variable; Path would make the current directory of it
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text)
 
 
 _RUN = """Test this node and decide. Writes results.jsonl, verdict.json, junit.xml, report.html and
@@ -128,7 +151,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--host-root",
-        type=Path,
+        type=_path,
         default=Path("/"),
         metavar="DIR",
         help="where the node's /proc, /sys and /var are mounted in a container (default: /)",

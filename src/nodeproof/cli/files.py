@@ -56,12 +56,12 @@ def prepare(output: Path) -> Path:
     return output.absolute()
 
 
-def conclude(output: Path, *, doubt: str, show: Callable[[str], None]) -> int:
+def conclude(output: Path, *, doubt: str, rehearsal: bool, show: Callable[[str], None]) -> int:
     """Decide from what the run left behind, write every report, say it; return the exit status."""
     found = _results(output, doubt)
     told = decide(found, manifest.shipped())
     trouble = [said for name in _REPORTS if (said := _write(output, name, found, told))]
-    for line in (*trouble, *summary.lines(told, where=str(output))):
+    for line in (*trouble, *summary.lines(told, str(output), rehearsal=rehearsal)):
         show(line)
     if trouble and told.decision is Decision.ACCEPT:
         return Decision.UNDECIDED.exit_code  # who acts on files would not find what we say

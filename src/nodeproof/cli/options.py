@@ -21,7 +21,6 @@ def read(args: argparse.Namespace) -> options.Options:
         "spec",
         "expect_gpus",
         "host_root",
-        "output",
         "nonce",
         "node_name",
         "node_uid",

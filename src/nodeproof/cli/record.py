@@ -10,12 +10,18 @@ import time
 from pathlib import Path
 
 from nodeproof.child import Answer, Call, Lost, Pool
+from nodeproof.cli import options
 
 _DEADLINE_S = 120.0
 
 
 def main(args: argparse.Namespace) -> int:
     """Read the node in a worker, so that a hung driver costs the reading and not the terminal."""
+    try:
+        options.read(args)
+    except ValueError as error:
+        print(f"nodeproof: {error}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="nodeproof-") as scratch:
         pool = Pool(ends=time.monotonic() + _DEADLINE_S, logs=Path(scratch), listen=lambda *_: None)
         pool.add("node")

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from nodeproof import lifeline
 from nodeproof.cli import files, options, view
 from nodeproof.results import FILE
 
+_SENTENCE = re.compile(r"^(?:ERROR: |!+ _pytest\.outcomes\.Exit: )nodeproof: (.*)")
 _STOP_S = 8.0  # for pytest to end its workers after SIGTERM; the reports take the rest of 15 s
 _OVERTIME_S = 30.0  # past the deadline: pytest has to be over, or is ended
 _TICK_S = 0.2
@@ -53,7 +55,9 @@ def main(args: argparse.Namespace) -> int:
         return 2
     for pid in lifeline.end_children():
         shown.line(f"process {pid} cannot be killed: reboot the node")
-    return files.conclude(output, doubt=ended.doubt, show=shown.line)
+    return files.conclude(
+        output, doubt=ended.doubt, rehearsal=args.device == "cpu", show=shown.line
+    )
 
 
 def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
@@ -161,9 +165,9 @@ def _crash(code: int, log: Path) -> str:
 def _usage(log: Path) -> str:
     """The sentence that the plugin gave pytest to end with."""
     for line in log.read_text(errors="replace").splitlines():
-        _, found, sentence = line.partition("nodeproof: ")
-        if found and "Exit" in line:
-            return sentence.rstrip("! ")
+        said = _SENTENCE.search(line)
+        if said:
+            return said[1].rstrip("! ")
     return ""
 
 

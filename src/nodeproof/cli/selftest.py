@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from nodeproof import lifeline, results
-from nodeproof.cli import run, view
+from nodeproof.cli import options, run, view
 from nodeproof.results import FILE
 from nodeproof.verdict import WITHHELD
 
@@ -18,7 +18,11 @@ _DEADLINE_S = 180.0
 
 def main(args: argparse.Namespace) -> int:
     """Return 0 if every detector on every device caught its fault, 11 if not."""
-    args.selftest_only = True
+    try:
+        options.read(args)
+    except ValueError as error:
+        print(f"nodeproof: {error}", file=sys.stderr)
+        return 2
     lifeline.adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="nodeproof-") as scratch:
         output = Path(scratch) / "results"

@@ -8,10 +8,12 @@ is imported, registered or written.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _NAME = "nodeproof-acceptance"
+_REFUSAL = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,27 +57,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse at once what would end in a puzzle later."""
     if config.option.nodeproof_output and _distributed(config):
-        raise pytest.UsageError(_ONE_AT_A_TIME)
+        raise pytest.UsageError(f"nodeproof: {_ONE_AT_A_TIME}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give a check one test per device of its kinds. Any other function is left alone."""
     if getattr(metafunc.function, "nodeproof_check", None) is None:
         return
-    acceptance = metafunc.config.pluginmanager.get_plugin(_NAME)
-    if acceptance is None:
-        if _distributed(metafunc.config):
-            pytest.exit(_ONE_AT_A_TIME, returncode=pytest.ExitCode.USAGE_ERROR)
-        # Here and not above: a run without checks must not pay for it.
-        from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415
+    if _REFUSAL in metafunc.config.stash:
+        return
+    # Here and not above: a run without checks must not pay for it.
+    from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415
 
-        acceptance = Acceptance(metafunc.config)
-        metafunc.config.pluginmanager.register(acceptance, _NAME)
-    acceptance.parametrise(metafunc)
+    try:
+        _acceptance(metafunc.config).parametrise(metafunc)
+    except Refusal as refusal:
+        # Raised here it would be one collection error for each suite; see below.
+        metafunc.config.stash[_REFUSAL] = str(refusal)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Say once what is wrong with the options, and run nothing."""
+    refusal = config.stash.get(_REFUSAL, None)
+    if refusal is not None:
+        raise pytest.UsageError(f"nodeproof: {refusal}")
+
+
+def _acceptance(config: pytest.Config) -> Any:
+    acceptance = config.pluginmanager.get_plugin(_NAME)
+    if acceptance is None:
+        from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415
+        from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415
+
+        if _distributed(config):
+            raise Refusal(_ONE_AT_A_TIME)
+        acceptance = Acceptance(config)
+        config.pluginmanager.register(acceptance, _NAME)
+    return acceptance
 
 
 _ONE_AT_A_TIME = (
-    "nodeproof: the checks share one machine and run one at a time, each on all devices at once: "
+    "the checks share one machine and run one at a time, each on all devices at once: "
     "run them without pytest-xdist (-n)"
 )
 

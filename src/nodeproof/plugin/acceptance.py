@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
 from nodeproof.plugin import findings, options, planning, selftesting
 from nodeproof.plugin.judging import Judgement, Measurements, judge
 from nodeproof.plugin.machine import Machine, look
+from nodeproof.plugin.refusal import Refusal
 from nodeproof.plugin.runner import Done, Runner
 from nodeproof.probes.boot import boot_id
 from nodeproof.results import FILE, End, Writer, now, parse, plain
@@ -59,11 +60,11 @@ class Acceptance:
         self._begun: set[str] = set()
         supervisor = os.environ.get(SUPERVISOR)
         if supervisor and not lifeline.end_with(int(supervisor), signal.SIGTERM):
-            self._refuse(RuntimeError("the process that started this run is gone"))
+            raise Refusal("the process that started this run is gone")
         try:
             self.options = options.read(config.option)
         except (options.OptionError, SpecError, WaiverError) as error:
-            self._refuse(error)
+            raise Refusal(str(error)) from None
         self._scratch = TemporaryDirectory(prefix="nodeproof-")
         self._output = config.option.nodeproof_output or Path(self._scratch.name)
         self._runner = Runner(
@@ -90,7 +91,7 @@ class Acceptance:
         if self.options.profile not in declared.profiles:
             devices = []
         self._limits_of(declared)
-        names = metafunc.fixturenames
+        names = findings.arguments(metafunc.function)
         metafunc.parametrize(
             names,
             [tuple(_Slot(device) for _ in names) for device in devices],
@@ -126,11 +127,12 @@ class Acceptance:
         try:
             spec.known(self.options.spec, ids | set(manifest.shipped().entries))
         except SpecError as error:
-            self._refuse(error)
+            self._refused = True
+            raise pytest.UsageError(f"nodeproof: {error}") from None
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Write the plan before the first check runs."""
-        if self._config.option.collectonly or self._refused:
+        if self._config.option.collectonly or self._refused or session.shouldfail:
             return
         checks = [(d, i.stash[_DEVICE]) for i in session.items if (d := _declared_by(i))]
         for declared, device in checks:
@@ -147,7 +149,9 @@ class Acceptance:
             self._writer = Writer(self._output / FILE)
             self._record("plan", planning.record(plan))
         except OSError as error:
-            self._refuse(OSError(f"results can't be written to {self._output}: {error.strerror}"))
+            raise pytest.UsageError(
+                f"nodeproof: results can't be written to {self._output}: {error.strerror}"
+            ) from None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self._runner.watch()
@@ -274,15 +278,20 @@ class Acceptance:
             return judge(declared, measurements.taken, findings.as_assertion(raised))
 
         try:
-            bounded, trials = frozenset[str](), []
+            bounded, trials, faulty = frozenset[str](), [], False
             own = None if self.options.selftest_only else self._own_answer(declared, device)
             if own is not None:
-                bounded = attempt(own).bounded
+                judgement = attempt(own)
+                bounded, faulty = judgement.bounded, judgement.outcome is Outcome.FAIL
             for plant in declared.plants:
                 if plant.args:
                     done = self._work(declared, device, plant.args, 0.0)
                     answer = self._answer(declared, done)
-                    trials.append(selftesting.planted_in_worker(declared, plant, answer, attempt))
+                    trials.append(
+                        selftesting.planted_in_worker(
+                            declared, plant, answer, attempt, faulty=faulty
+                        )
+                    )
                     continue
                 answer = own or self._own_answer(declared, device)
                 trial = selftesting.planted_in_answer(declared, plant, answer, attempt)
@@ -311,7 +320,7 @@ class Acceptance:
             try:
                 limits = spec.limits_for(self.options.spec, declared.id, declared.limits)
             except SpecError as error:
-                self._refuse(error)
+                raise Refusal(str(error)) from None
             self._limits[declared.id] = limits
         return self._limits[declared.id]
 
@@ -364,10 +373,6 @@ class Acceptance:
             terminalreporter.line(f"{unplanned} required checks were not selected")
 
     # --- recording --------------------------------------------------------------------------
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        self._refused = True
-        pytest.exit(f"nodeproof: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
 
     def _record(self, kind: str, content: Mapping[str, Any]) -> None:
         if self._writer is None:

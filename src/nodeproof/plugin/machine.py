@@ -18,9 +18,10 @@ from nodeproof.results import device_from
 ENUMERATE = Work(
     call="nodeproof.probes.devices:enumerate_devices",
     args={"device": "@device", "cpu_devices": "@cpu_devices"},
+    deadline_s=30,
 )
 VERSIONS = Work(
-    call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=120
+    call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=60
 )
 
 

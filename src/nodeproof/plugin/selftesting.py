@@ -16,6 +16,7 @@ from nodeproof.plugin.judging import Judgement
 from nodeproof.results import Results, plain
 from nodeproof.verdict import WITHHELD, Decision, Why, decide
 
+_LOOK = frozenset({"got", "xor", "bits"})  # of a wrong element: what it looked like, not where
 Attempted = Callable[[Any], Judgement]  # the check's own function on a given answer
 
 
@@ -29,8 +30,15 @@ class Trial:
     broken: frozenset[str] = frozenset()
 
 
-def planted_in_worker(spec: CheckSpec, plant: Plant, answer: Any, attempt: Attempted) -> Trial:
-    """The worker planted a fault: its comparison must have seen it exactly, and the check fail."""
+def planted_in_worker(
+    spec: CheckSpec, plant: Plant, answer: Any, attempt: Attempted, *, faulty: bool = False
+) -> Trial:
+    """The worker planted a fault: its comparison must have seen it exactly, and the check fail.
+
+    A device that is `faulty`, by the finding that this detector has just made, adds faults of its
+    own: there each planted one must be reported at its place, and what else is reported does not
+    count against the detector. Otherwise what is broken for good could never be condemned.
+    """
     answers = [result for _, result in answer] if spec.gathers else [answer]
     planted = [a["planted"] for a in answers]
     found = [a["found"] for a in answers]
@@ -38,7 +46,7 @@ def planted_in_worker(spec: CheckSpec, plant: Plant, answer: Any, attempt: Attem
     problem = _unseen(spec, plant, judgement)
     if not planted or not all(planted):
         problem = "the worker planted nothing"
-    elif _as_json(found) != _as_json(planted):
+    elif _as_json(found) != _as_json(planted) and not (faulty and _within(planted, found)):
         problem = "the comparison did not report what was planted"
     return Trial(
         planted=planted if spec.gathers else planted[0],
@@ -126,6 +134,18 @@ def _unseen(spec: CheckSpec, plant: Plant, judgement: Judgement) -> str:
     if not plant.breaks and judgement.cause is not spec.cause:
         return f"a planted fault was blamed on {judgement.cause}: {judgement.summary}"
     return ""
+
+
+def _within(planted: list[Any], found: list[Any]) -> bool:
+    """Whether each planted fault was seen where it was, on top of others perhaps."""
+    return all(
+        {_as_json(_place(fault)) for fault in own} <= {_as_json(_place(fault)) for fault in seen}
+        for own, seen in zip(planted, found, strict=True)
+    )
+
+
+def _place(fault: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fault.items() if name not in _LOOK}
 
 
 def _as_json(value: Any) -> str:
