@@ -17,6 +17,7 @@ from nodeproof.kernels.operands import Integers, Operands, Unprovable, Values, m
 
 KEEP = 16  # wrong elements that are described; all are counted
 REPLAYS = 3
+_TRIES = 64  # places drawn for a planted fault until one is sound
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Partial sums rounded to the narrow format, or operands to TF32, would void the proof.
 _FLAGS = {
@@ -196,17 +197,19 @@ class Prover:
         }
 
     def _plant(self, bits: Any, loaded: Loaded, number: int) -> tuple[int, int]:
-        size, width, span = loaded.size, loaded.width, loaded.operands.span
-        draw = words(self._seed, f"flip {loaded.operands.dtype} {number}", 1, 3)[0]
-        row, column, bit = int(draw[0]) % size, int(draw[1]) % size, int(draw[2]) % width
+        width, span = loaded.width, loaded.operands.span
+        draws = words(self._seed, f"flip {loaded.operands.dtype} {number}", _TRIES, 3).tolist()
+        size = loaded.size
+        for row, column, bit in ((r % size, c % size, b % width) for r, c, b in draws):
+            # From the known answer, not from what the product gave.
+            expected = int(loaded.expected[row % span, column % span])
+            if int(bits[row, column]) == expected:
+                break  # where a fault of the device's own is, the planted one might undo it
         if not self.planted:
             bit = 0  # the least that can be wrong: a comparison with a tolerance misses it
         mask = 1 << bit
         signed = mask - (1 << width) if bit == width - 1 else mask
         bits[row, column] = bits[row, column] ^ signed
-        # From the known answer, not from what the product gave: one that was wrong at this very
-        # place makes the report differ from the plan.
-        expected = int(loaded.expected[row % span, column % span])
         self.planted.append(_described(loaded, (row, column), expected, expected ^ signed, number))
         return row, column
 

@@ -46,26 +46,31 @@ class Rehearsal:
         *more: str,
         environment: Mapping[str, str] | None = None,
         spec_text: str = SMALL,
+        only: str = "",
     ) -> None:
         self.output = folder / "out"
         spec = folder / "small.toml"
         spec.write_text(spec_text)
         self.text = ""
         self.process = subprocess.Popen(
-            [
-                *NODEPROOF,
-                "run",
-                "--device=cpu",
-                f"--spec={spec}",
-                f"--output={self.output}",
-                *more,
-            ],
+            self._command(spec, more, only),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
             cwd=folder,
             text=True,
         )
+
+    def _command(self, spec: Path, more: tuple[str, ...], only: str) -> list[str]:
+        options = {"device": "cpu", "spec": spec, "output": self.output}
+        if not only:
+            return [*NODEPROOF, "run", *(f"--{k}={v}" for k, v in options.items()), *more]
+        return [  # a selection, under pytest itself
+            *(sys.executable, "-P", "-m", "pytest", "--pyargs", "nodeproof.acceptance"),
+            *("-p", "no:cacheprovider", "-k", only),
+            *(f"--nodeproof-{k}={v}" for k, v in options.items()),
+            *more,
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """What the results file holds so far."""

@@ -131,7 +131,7 @@ def test_a_word_where_a_number_belongs_is_named_with_its_option(folder, word):
         (["report", "empty.toml", "--format=json", "-o", "binary/x"], "binary/x: Not a directory"),
         (["report", "empty.toml", "--format=json", "-o", "."], ".: Is a directory"),
         (["record", "--device=cpu", "-o", "binary/x"], "binary/x: Not a directory"),
-        (["record", "--device=cpu", "--cpu-devices=0", "-o", "x"], "at least one"),
+        (["record", "--device=cpu", "--cpu-devices=0", "-o", "x"], "more than 0"),
         (["selftest", "--device=cpu", "--cpu-devices=0"], "--cpu-devices 0"),
         (["selftest", "--device=cpu", "--host-root=absent"], "--host-root absent"),
     ],

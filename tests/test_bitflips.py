@@ -26,10 +26,11 @@ CHECKS = {
 }
 
 
-def flipping(dtype: str, number: int) -> dict[str, str]:
+def flipping(dtype: str, number: int | str, *, rows: int = 0) -> dict[str, str]:
     order = {
         "label": "cpu1",
         "dtype": dtype,
+        "rows": rows,
         "number": number,
         "row": ROW,
         "column": COLUMN,
@@ -76,6 +77,14 @@ def test_a_bit_in_the_product_under_test_names_device_dtype_row_column_and_bit(t
     assert not against(told, "cpu0")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_a_device_that_is_broken_for_good_is_condemned_and_not_excused(tmp_path, dtype):
+    """Its own faults are in the planted run too, and may not make the detector look broken."""
+    told = decide(suites(tmp_path, CHECKS[dtype], flipping(dtype, "every")), manifest.shipped())
+    assert told.decision is Decision.REJECT
+    assert {r.device for r in told.failed} == {"cpu1"}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", CHECKS)
 def test_whichever_product_of_a_worker_is_hit_the_node_is_not_accepted(tmp_path, dtype):
@@ -94,7 +103,8 @@ def test_whichever_product_of_a_worker_is_hit_the_node_is_not_accepted(tmp_path,
 
 
 def test_a_bit_in_the_long_load_condemns_its_device_alone(tmp_path):
-    run = Rehearsal(tmp_path, environment=flipping("float32", 350))
+    # The burn-in of one thread is the only one with products of this size.
+    run = Rehearsal(tmp_path, environment=flipping("float32", 60, rows=768))
     status, text = run.finish()
     assert status == 10, text
     assert re.search(

@@ -151,6 +151,7 @@ def test_a_driver_that_hangs_costs_the_run_its_devices_and_not_its_end(node, lib
     assert "asking NVML" in run.text
 
 
+@pytest.mark.long
 def test_a_gpu_that_hangs_when_asked_is_undecided_too(node, libraries):
     run = Run(node, libraries, "--deadline=30", HANG="nvmlDeviceGetMemoryInfo@1")
     run.complete()

@@ -294,7 +294,7 @@ def test_a_device_that_lags_behind_its_node_fails_the_node(medians, broken):
 
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_the_planted_laggard_fails_whatever_the_number_of_devices(count):
-    alter = spec_of(burnin.test_spread).plant.alter
+    alter = spec_of(burnin.test_spread).plants[0].alter
     for device in (gpu, lambda n: Device(kind=DeviceKind.CPU, id=f"cpu{n}", label=f"cpu{n}")):
         results = alter([(device(n), burnt(10.0)) for n in range(count)])
         assert judged(burnin.test_spread, results=results)

@@ -1,7 +1,8 @@
 """An intruder in a worker: flips one bit in one matrix product, below all of torch's Python names.
 
 It is started by the interpreter itself and knows nothing of our code but the name of a worker's
-log. FLIP is JSON: label, dtype of the operands, number of the product among those, row, column, bit.
+log. FLIP is JSON: label; dtype of the operands; rows of the product, 0 for any; its number among
+those, or "every" for an eighth of the columns of all of them; row, column, bit.
 """
 
 import importlib.abc
@@ -45,10 +46,14 @@ def intrude():
                 return out
             if str(args[0].dtype) != f"torch.{ORDER['dtype']}":
                 return out
+            if ORDER["rows"] not in {0, out.shape[0]}:
+                return out
             number, self.count = self.count, self.count + 1
-            if number == ORDER["number"]:
-                ints = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-                view = out.view(ints[out.element_size()])
+            ints = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+            view = out.view(ints[out.element_size()])
+            if ORDER["number"] == "every":  # a lane that is broken for good
+                view[:, ORDER["column"] :: 8] ^= 1 << ORDER["bit"]
+            elif number == ORDER["number"]:
                 place = ORDER["row"], ORDER["column"]
                 view[place] = view[place] ^ (1 << ORDER["bit"])
             return out

@@ -85,8 +85,8 @@ def put_gpu(
 
 
 def planted(check, result):
-    """The answer with the check's own fault in it."""
-    return spec_of(check).plant.alter(result)
+    """The answer with the first of the check's own faults in it."""
+    return spec_of(check).plants[0].alter(result)
 
 
 def judged(check, result, limits=None) -> tuple[Judgement, dict[str, object]]:

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from nodeproof import __version__
 
@@ -38,8 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence, as everything here does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the sentence and exit with 2."""
+        self.exit(2, f"nodeproof: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nodeproof",
         description="Prove a GPU node fit for work before a scheduler may use it.",
         epilog="Exit status: 0 accept, 10 reject, 11 undecided, 2 usage error.",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 _NAME = "nodeproof-acceptance"
-_REFUSAL = pytest.StashKey[str]()
+REFUSAL = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,9 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give a check one test per device of its kinds. Any other function is left alone."""
-    if getattr(metafunc.function, "nodeproof_check", None) is None:
+    if not _is_check(metafunc.function) or REFUSAL in metafunc.config.stash:
         return
-    if _REFUSAL in metafunc.config.stash:
+    if _distributed(metafunc.config):  # collected, so that its failure can say why it is not run
+        names = metafunc.fixturenames
+        metafunc.parametrize(names, [tuple(None for _ in names)], ids=["refused"])
         return
     # Here and not above: a run without checks must not pay for it.
     from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415
@@ -73,25 +75,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         _acceptance(metafunc.config).parametrise(metafunc)
     except Refusal as refusal:
         # Raised here it would be one collection error for each suite; see below.
-        metafunc.config.stash[_REFUSAL] = str(refusal)
+        metafunc.config.stash[REFUSAL] = str(refusal)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
     """Say once what is wrong with the options, and run nothing."""
-    refusal = config.stash.get(_REFUSAL, None)
+    refusal = config.stash.get(REFUSAL, None)
     if refusal is not None:
         raise pytest.UsageError(f"nodeproof: {refusal}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a check that was sent to one process among several."""
+    if _is_check(getattr(item, "function", None)) and _distributed(item.config):
+        pytest.fail(f"nodeproof: {_ONE_AT_A_TIME}", pytrace=False)
 
 
 def _acceptance(config: pytest.Config) -> Any:
     acceptance = config.pluginmanager.get_plugin(_NAME)
     if acceptance is None:
         from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415
-        from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415
 
-        if _distributed(config):
-            raise Refusal(_ONE_AT_A_TIME)
         acceptance = Acceptance(config)
         config.pluginmanager.register(acceptance, _NAME)
     return acceptance
@@ -101,6 +106,10 @@ _ONE_AT_A_TIME = (
     "the checks share one machine and run one at a time, each on all devices at once: "
     "run them without pytest-xdist (-n)"
 )
+
+
+def _is_check(function: object) -> bool:
+    return getattr(function, "nodeproof_check", None) is not None
 
 
 def _distributed(config: pytest.Config) -> bool:

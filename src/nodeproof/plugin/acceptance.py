@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nodeproof import lifeline, manifest, spec, verdict
+from nodeproof import lifeline, manifest, plugin, spec, verdict
 from nodeproof.checks import CannotMeasure, CheckSpec, spec_of
 from nodeproof.child import Interrupted
 from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
@@ -116,6 +116,10 @@ class Acceptance:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what applies to no device here: an empty parameter set would only skip."""
+        if plugin.REFUSAL in self._config.stash:
+            self._refused = True
+            return
+        ids = {s.id for i in items if (s := spec_of(getattr(i, "function", None)))}
         absent = [
             i for i in items if spec_of(getattr(i, "function", None)) and _DEVICE not in i.stash
         ]
@@ -123,7 +127,6 @@ class Acceptance:
             self._config.hook.pytest_deselected(items=absent)
             items[:] = [i for i in items if i not in absent]
         items.sort(key=lambda i: _stage(_declared_by(i)))  # stable: within a stage as written
-        ids = {s.id for i in items if (s := spec_of(getattr(i, "function", None)))}
         try:
             spec.known(self.options.spec, ids | set(manifest.shipped().entries))
         except SpecError as error:
