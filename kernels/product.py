@@ -199,18 +199,22 @@ class Prover:
     def _plant(self, bits: Any, loaded: Loaded, number: int) -> tuple[int, int]:
         width, span = loaded.width, loaded.operands.span
         draws = words(self._seed, f"flip {loaded.operands.dtype} {number}", _TRIES, 3).tolist()
-        size = loaded.size
-        for row, column, bit in ((r % size, c % size, b % width) for r, c, b in draws):
+
+        def expected(row: int, column: int) -> int:
             # From the known answer, not from what the product gave.
-            expected = int(loaded.expected[row % span, column % span])
-            if int(bits[row, column]) == expected:
-                break  # where a fault of the device's own is, the planted one might undo it
+            return int(loaded.expected[row % span, column % span])
+
+        drawn = [(r % loaded.size, c % loaded.size, b % width) for r, c, b in draws]
+        # Where the device is wrong by itself, the planted fault might undo that: not there.
+        sound = (d for d in drawn if int(bits[d[0], d[1]]) == expected(d[0], d[1]))
+        row, column, bit = next(sound, drawn[0])
         if not self.planted:
             bit = 0  # the least that can be wrong: a comparison with a tolerance misses it
         mask = 1 << bit
         signed = mask - (1 << width) if bit == width - 1 else mask
         bits[row, column] = bits[row, column] ^ signed
-        self.planted.append(_described(loaded, (row, column), expected, expected ^ signed, number))
+        right = expected(row, column)
+        self.planted.append(_described(loaded, (row, column), right, right ^ signed, number))
         return row, column
 
     def _locate(
