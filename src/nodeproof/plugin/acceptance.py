@@ -58,6 +58,7 @@ class Acceptance:
         self._interrupted = ""
         self._refused = False
         self._begun: set[str] = set()
+        self._handlers: dict[signal.Signals, Any] = {}
         supervisor = os.environ.get(SUPERVISOR)
         if supervisor and not lifeline.end_with(int(supervisor), signal.SIGTERM):
             raise Refusal("the process that started this run is gone")
@@ -156,13 +157,15 @@ class Acceptance:
                 f"nodeproof: results can't be written to {self._output}: {error.strerror}"
             ) from None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+            self._handlers[number] = signal.signal(number, self._stop)
         self._runner.watch()
 
     def _close(self) -> None:
         self._runner.close(hurried=True)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if self._interrupted:  # asked twice: whatever runs may be none of ours
+            raise KeyboardInterrupt
         self._interrupted = self._interrupted or f"by {signal.Signals(number).name}"
         self._runner.pool.interrupt(self._interrupted)
 
@@ -336,6 +339,8 @@ class Acceptance:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """End the workers, test the verdict itself, write the last line, decide."""
+        for number in self._handlers:  # the last lines are not to be cut off
+            signal.signal(number, signal.SIG_IGN)
         for sentence in self._runner.close(hurried=bool(self._interrupted)):
             self._record("event", {"name": "worker.stuck", "text": sentence})
         if self._writer is None:
@@ -361,6 +366,11 @@ class Acceptance:
         doubts = [r for r in self._verdict.undecided if r.why is not Why.UNPLANNED]
         if exitstatus == pytest.ExitCode.OK and (doubts or self._verdict.failed):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self) -> None:
+        """Leave signals as they were."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say the verdict."""
