@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from nodeproof.model import Cause, Device, Measurement, Remedy
 from nodeproof.reports import telemetry_plots
+from nodeproof.reports.advice import TO_DO
 from nodeproof.reports.ledger import Row, Standing, proofs, rows
 from nodeproof.reports.legible import document, facts, legible
 from nodeproof.results import Results
@@ -31,15 +32,6 @@ _MARKS = {
     Standing.MISSING: "?",
     Standing.UNPROVED: "!",
     Standing.UNCOUNTED: "○",
-}
-
-_DO = {
-    Remedy.NONE: "Nothing.",
-    Remedy.RETEST: "Put right what is said above, then test the node again. Condemn no hardware.",
-    Remedy.KILL_WORKLOAD: "End what still runs on the device, then test again.",
-    Remedy.RESET_GPU: "Drain the node, reset the GPU, then test again.",
-    Remedy.REBOOT: "Reboot the node, then test again.",
-    Remedy.REPLACE: "Keep the node out of service and have this device replaced.",
 }
 
 _MEANS = {
@@ -139,7 +131,7 @@ def _culprits(verdict: Verdict) -> Iterator[Culprit]:
 
 def _do(remedy: Remedy, reasons: Iterable[Reason]) -> str:
     reasons = list(reasons)
-    text = _DO[remedy]
+    text = TO_DO[remedy]
     if all(r.cause is Cause.CONFIG for r in reasons):
         text = "Correct the spec or the check, then test again. " + text
     if any(r.why in {Why.SELFTEST, Why.UNTRUSTED} for r in reasons):

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from nodeproof.model import Remedy
+from nodeproof.reports.advice import TO_DO
 from nodeproof.reports.legible import legible
 from nodeproof.verdict import Decision, Reason, Verdict, Why
 
 _SHOWN = 12  # reasons; the rest is in the files
 _NO_GPU = "no GPU was tested, and this verdict can never release a node"
-
-_TO_DO = {
-    Remedy.NONE: "nothing",
-    Remedy.RETEST: "see to what is said above, then run again; keep the node out of service",
-    Remedy.KILL_WORKLOAD: "end what else runs on the device, then run again",
-    Remedy.RESET_GPU: "reset the GPU (nvidia-smi --gpu-reset), then run again",
-    Remedy.REBOOT: "reboot the node, then run again",
-    Remedy.REPLACE: "take the node out and replace the part that is named above",
-}
 
 
 def lines(verdict: Verdict, where: str = "", *, rehearsal: bool = False) -> list[str]:
@@ -49,7 +40,7 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
         f"  waived: {w.check} on {w.device} until {w.expires}: {w.reason}" for w in verdict.waived
     )
     if verdict.decision is not Decision.ACCEPT:
-        yield f"to do: {_TO_DO[verdict.remedy]} (remedy {verdict.remedy})"
+        yield f"to do: {TO_DO[verdict.remedy]} (remedy {verdict.remedy})"
     if where:
         yield f"files: {where}: results.jsonl verdict.json junit.xml report.html metrics.prom"
     if rehearsal:

@@ -111,7 +111,7 @@ def test_a_bit_in_the_long_load_condemns_its_device_alone(tmp_path):
         rf"device\.burnin\.exact on cpu1.*row {ROW}, column {COLUMN}.*bits \[{BIT}\]", text
     )
     assert {r["device"] for r in run.verdict()["failed"]} == {"cpu1"}
-    assert "replace the part" in text
+    assert "have the named part replaced" in text
 
 
 def test_a_bit_flipped_in_the_test_memory_from_outside_is_found_and_located(tmp_path):

@@ -100,7 +100,7 @@ def test_the_first_box_says_which_device_why_and_what_to_do():
     assert "pci 0000:19:00.0" in box
     assert "serial 1650123000001" in box
     assert "device.memory.pattern: wrong 4 words (wants at most 0)" in box
-    assert "have this device replaced" in box
+    assert "have the named part replaced" in box
 
 
 def test_an_undecided_run_tells_what_was_not_measured_and_condemns_nothing():
