@@ -132,6 +132,8 @@ def test_collective_bandwidth(
     is slow: all of them wait for the slowest. Restarting jobs does not help; after a reboot that
     does not help either, compare the pairs of GPUs.
 
+    Of the times by device the shortest belongs to the one that comes late: the others wait for it.
+
     A node with one GPU has nothing to exchange: then only that its rank took part is judged.
     """
     if not results:
@@ -167,7 +169,4 @@ def _shown(element: Mapping[str, Any]) -> str:
 def _times(results: Results, name: str) -> str:
     first = results[0][1]
     own = ", ".join(f"{d} {r['own_seconds'][name] * 1e3:.3f} ms" for d, r in results)
-    return (
-        f"{first['largest_bytes'][name]} bytes over {first['transport']['backend']}; median time "
-        f"by device (the one that comes late has the shortest): {own}"
-    )
+    return f"{first['largest_bytes'][name]} bytes over {first['transport']['backend']}; median times {own}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 from nodeproof.reports.advice import TO_DO
 from nodeproof.reports.legible import legible
 from nodeproof.verdict import Decision, Reason, Verdict, Why
 
 _SHOWN = 12  # reasons; the rest is in the files
-_NO_GPU = "no GPU was tested, and this verdict can never release a node"
+_NO_GPU = "no GPU was tested; no gate may use this verdict"
 
 
 def lines(verdict: Verdict, where: str = "", *, rehearsal: bool = False) -> list[str]:
@@ -39,6 +38,7 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
     yield from (
         f"  waived: {w.check} on {w.device} until {w.expires}: {w.reason}" for w in verdict.waived
     )
+    yield from (f"  note: {note}" for note in verdict.notes)
     if verdict.decision is not Decision.ACCEPT:
         yield f"to do: {TO_DO[verdict.remedy]} (remedy {verdict.remedy})"
     if where:
@@ -51,13 +51,20 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
         yield f"verdict: {verdict.decision}"
 
 
-def _told(reasons: Iterable[Reason]) -> Iterator[str]:
-    """One line a reason, but one line in all for many of a kind on one device."""
-    for (why, device), group in groupby(reasons, key=lambda r: (r.why, r.device)):
-        same = list(group)
-        if why in {Why.MISSING, Why.UNPLANNED, Why.SELFTEST} and len(same) > 2:
-            on = f" on {same[0].label or device}" if device else ""
-            some = ", ".join(r.check for r in same[:3])
-            yield f"{len(same)} checks{on}: {why} ({some}, ...)"
-        else:
+def _told(reasons: Sequence[Reason]) -> Iterator[str]:
+    """One line a reason, but one in all for many that say the same or follow from another."""
+    measured = {(r.check, r.device) for r in reasons if r.why is not Why.SELFTEST}
+    # Nothing can be planted in what did not come back: told once, as not measured.
+    told = [r for r in reasons if r.why is not Why.SELFTEST or (r.check, r.device) not in measured]
+    groups: dict[tuple[Why, str, str], list[Reason]] = {}
+    for reason in told:
+        groups.setdefault((reason.why, reason.device, reason.text), []).append(reason)
+    for same in groups.values():
+        first = same[0]
+        if len(same) == 1 or not first.check:
             yield from map(str, same)
+            continue
+        on = f" on {first.label or first.device}" if first.device else ""
+        some = ", ".join(r.check for r in same[:3])
+        more = ", ..." if len(same) > 3 else ""
+        yield f"{len(same)} checks{on} ({some}{more}): {first.text}"

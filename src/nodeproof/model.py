@@ -94,6 +94,11 @@ class Key:
         return f"{self.check} on {self.kind} {self.device}"
 
 
+def figure(value: float) -> str:
+    """Write a number for people: whole numbers in full, others to four digits."""
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """A number that was read, with the bounds it must keep. `None` is no bound."""
@@ -134,16 +139,16 @@ class Measurement:
         """The bounds in words, `""` without any."""
         low, high = self.at_least, self.at_most
         if low is not None and low == high:
-            return f"exactly {low:.10g}"
-        bounds = [f"at least {low:.10g}"] if low is not None else []
-        bounds += [f"at most {high:.10g}"] if high is not None else []
+            return f"exactly {figure(low)}"
+        bounds = [f"at least {figure(low)}"] if low is not None else []
+        bounds += [f"at most {figure(high)}"] if high is not None else []
         return " and ".join(bounds)
 
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         wants = f" (wants {self.wants})" if self.wants else ""
         detail = f": {self.detail}" if self.detail else ""
-        return f"{self.name} {self.value:.10g}{unit}{wants}{detail}"
+        return f"{self.name} {figure(self.value)}{unit}{wants}{detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

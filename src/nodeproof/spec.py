@@ -49,6 +49,19 @@ class Spec:
         more = {**self.limits, check: {**self.limits.get(check, {}), limit: value}}
         return dataclasses.replace(self, limits=more)
 
+    def over(self, base: Spec) -> Spec:
+        """Return this spec with the limits of `base` where it has none of its own."""
+        if not self.digest or self is NO_SPEC:
+            return base
+        checks = {**base.limits, **self.limits}
+        limits = {c: {**base.limits.get(c, {}), **self.limits.get(c, {})} for c in checks}
+        return dataclasses.replace(
+            self,
+            name=f"{self.name} over {base.name}",
+            digest=digest_of(f"{base.digest}\n{self.digest}".encode()),
+            limits=limits,
+        )
+
     def summary(self) -> dict[str, str]:
         """What the plan says of the spec."""
         return {"name": self.name, "digest": self.digest, "source": self.source}

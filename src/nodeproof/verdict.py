@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -174,7 +174,7 @@ def decide(results: Results, manifest: Manifest) -> Verdict:
         failed=tuple(failed),
         undecided=tuple(doubts),
         waived=tuple(waived),
-        notes=tuple(_notes(results.findings)),
+        notes=(*_notes(results.findings), *_idle(plan, waived)),
         remedy=max(remedies, key=lambda r: r.severity, default=Remedy.NONE),
         counts={o.value: counts[o] for o in Outcome}
         | {
@@ -192,6 +192,15 @@ def _notes(findings: Iterable[Finding]) -> Iterator[str]:
         for attempt in finding.attempts:
             if finding.outcome is Outcome.PASS:
                 yield f"{finding.check} on {finding.device}: passed after {attempt.summary}"
+
+
+def _idle(plan: Plan | None, waived: Sequence[Waiver]) -> Iterator[str]:
+    for waiver in plan.waivers if plan else ():
+        if waiver not in waived:
+            yield (
+                f"the waiver of {waiver.check} on {waiver.device} had no effect: no such finding "
+                f"was short, or it expired ({waiver.expires})"
+            )
 
 
 def is_rehearsal(plan: Plan) -> bool:

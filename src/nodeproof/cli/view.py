@@ -68,6 +68,8 @@ class Story:
     planned: int = 0
     done: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    trials: set[str] = field(default_factory=set)
+    missed: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def tell(self, record: Mapping[str, Any]) -> str:
         """Return one line on a record, `""` for what needs no words."""
@@ -75,6 +77,7 @@ class Story:
             case {"type": "plan", "checks": list(checks), "devices": list(devices), "node": node}:
                 self.planned = len(checks)
                 self.labels = {d["id"]: d["label"] for d in devices}
+                self.trials = {c["key"]["check"] for c in checks if c["trial"]}
                 under = ", ".join(
                     self.labels[d["id"]] for d in devices if d["kind"] in {"gpu", "cpu"}
                 )
@@ -85,13 +88,17 @@ class Story:
             case {"type": "finding", "check": check, "device": device, "outcome": outcome}:
                 self.done += 1
                 said = f": {record['summary']}" if record.get("summary") else ""
-                where = (
-                    device["label"] if outcome == "pass" else f"{device['label']} {device['id']}"
-                )
-                return f"{outcome:5} {check} on {where}{said}"
+                label, name = device["label"], device["id"]
+                where = label if outcome == "pass" or label == name else f"{label} {name}"
+                word = "trial" if check in self.trials else outcome
+                missed = self.missed.get((check, name), "")
+                if missed and outcome != "error":  # of what was not measured nothing is planted
+                    said += f"; planted fault MISSED: {missed}"
+                return f"{word:5} {check} on {where}{said}"
             case {"type": "selftest", "caught": False, "check": check, "device": device}:
-                return f"planted fault MISSED by {check} on {device['label']}: {record['summary']}"
-            case {"type": "event", "name": "check.started"}:
+                self.missed[check, device["id"]] = str(record["summary"])
+                return ""
+            case {"type": "event", "name": "check.started" | "memory.filled"}:
                 return ""
             case {"type": "event", "name": name}:
                 rest = {

@@ -221,7 +221,9 @@ class Acceptance:
         if judgement.outcome is Outcome.FAIL:
             pytest.fail(f"{device}: {judgement.summary}", pytrace=False)
         if judgement.outcome is Outcome.ERROR:
-            raise raised or CannotMeasure(judgement.summary)
+            if raised is None or isinstance(raised, CannotMeasure):  # our own sentence says it all
+                pytest.fail(f"{device}: not measured: {judgement.summary}", pytrace=False)
+            raise raised
         return True
 
     @pytest.hookimpl(wrapper=True)
@@ -262,7 +264,7 @@ class Acceptance:
         gathered = self.machine.devices
         on = gathered if declared.gathers or declared.work.group else self._planned[declared.id]
         if not on:
-            raise CannotMeasure(f"no device was under test: {self.machine.says}")
+            raise CannotMeasure(f"no device was under test: see {planning.COUNT}")
         done = self._runner.perform(declared.work, args, on, load_s=load_s)
         return [done[d.id] for d in on] if declared.gathers else [done[device.id]]
 

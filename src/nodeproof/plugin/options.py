@@ -71,12 +71,13 @@ def read(given: Any) -> Options:
             raise OptionError(f"{name} {value}: it has to be more than 0")
     if given.nodeproof_expect_gpus is not None and target is Target.CPU:
         raise OptionError("--expect-gpus makes no sense with --device cpu: a rehearsal has no GPU")
-    name = given.nodeproof_spec or (spec.REHEARSAL if target is Target.CPU else "")
     seed = given.nodeproof_seed
+    told = spec.load(given.nodeproof_spec) if given.nodeproof_spec else NO_SPEC
     expected = given.nodeproof_expect_gpus
     if target is Target.CPU:
-        expected = given.nodeproof_cpu_devices
-    told = spec.load(name) if name else NO_SPEC
+        if "expected" not in told.limits.get(_COUNT, {}):
+            expected = given.nodeproof_cpu_devices
+        told = told.over(spec.load(spec.REHEARSAL))  # what a site sets, it sets for rehearsals too
     return Options(
         profile=profile,
         target=target,
