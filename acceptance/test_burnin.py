@@ -22,6 +22,14 @@ from nodeproof.checks import (
     check,
 )
 
+_PAUSE_S = 2.0  # a worker beats twice a second; one that was silent for longer did not run
+
+
+def _blame(result: Result) -> Cause | None:
+    """Whom a slow window blames: nobody's hardware where the process itself was held up."""
+    return Cause.ENVIRONMENT if result["telemetry"]["silence_s"] > _PAUSE_S else None
+
+
 _BURN = Work(
     call="nodeproof.kernels.burn:burn",
     load=Load(quick=20, gate=60, deep=1800, soak=14400),
@@ -81,7 +89,7 @@ class Throughput:
     plant=(
         Plant(args={"plant": "slow"}, breaks=("slowest twentieth of the median",)),
         # The median is held against a limit only where a spec gives one.
-        altered("telemetry", telemetry={"hz": 0.0}, median_tflops=-1.0),
+        altered("telemetry", telemetry={"hz": 0.0, "silence_s": 0.0}, median_tflops=-1.0),
     ),
 )
 def test_throughput(device: Device, result: Result, measure: Measure, limits: Throughput) -> None:
@@ -97,17 +105,21 @@ def test_throughput(device: Device, result: Result, measure: Measure, limits: Th
         result["median_tflops"],
         unit="TFLOP/s",
         at_least=limits.median_tflops or None,
+        cause=_blame(result),
         detail="slow throughout: look at power cap, clocks and temperature",
     )
     slow = result["slow"]
+    silent = result["telemetry"]["silence_s"]
     cpu = device.kind is DeviceKind.CPU
     measure(
         "slowest twentieth of the median",
         result["p5_of_median"],
         at_least=limits.cpu_p5_of_median if cpu else limits.p5_of_median,
+        cause=_blame(result),
         detail=(
             f"{result['p5_tflops']:.4g} of {result['median_tflops']:.4g} TFLOP/s in "
-            f"{len(result['windows'])} windows of {result['window_s']:.3g} s; stalled in {slow[:8]}"
+            f"{len(result['windows'])} windows of {result['window_s']:.3g} s; stalled in {slow[:8]}; "
+            f"its process was held up for up to {silent:.1f} s"
         ),
     )
     measure(
@@ -164,6 +176,7 @@ def test_spread(results: Results, measure: Measure, limits: Spread) -> None:
             "largest shortfall of the only device's windows",
             1.0 - result["p5_of_median"],
             at_most=limits.cpu_alone_below_median if cpu else limits.alone_below_median,
+            cause=_blame(result),
             detail=f"{device} did not keep its own pace",
         )
         return
@@ -175,5 +188,6 @@ def test_spread(results: Results, measure: Measure, limits: Spread) -> None:
         "largest shortfall",
         (middle - slowest) / middle,
         at_most=limits.cpu_below_median if cpu else limits.below_median,
+        cause=next((c for _, r in results if (c := _blame(r))), None),
         detail=f"{laggard} at {slowest:.4g} of {middle:.4g} TFLOP/s",
     )

@@ -13,7 +13,7 @@ _NO_GPU = "no GPU was tested; no gate may use this verdict"
 
 
 def lines(verdict: Verdict, where: str = "", *, rehearsal: bool = False) -> list[str]:
-    """Say a verdict to a person in few lines; `where` is the directory of the files.
+    """Say a verdict to a person in few lines; `where` names the directory and its files.
 
     `rehearsal` is what was asked for, in case that no plan was left behind to show it.
     """
@@ -42,7 +42,7 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
     if verdict.decision is not Decision.ACCEPT:
         yield f"to do: {TO_DO[verdict.remedy]} (remedy {verdict.remedy})"
     if where:
-        yield f"files: {where}: results.jsonl verdict.json junit.xml report.html metrics.prom"
+        yield f"files: {where}"
     if rehearsal:
         yield f"REHEARSAL {verdict.decision}: {_NO_GPU}"
     elif not where:

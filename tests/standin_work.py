@@ -103,3 +103,15 @@ def hold_silently(context):
     sys.setswitchinterval(1e9)
     while True:
         pass
+
+
+def pause(context):
+    """Be stopped from outside for two seconds."""
+    script = f"kill -STOP {os.getpid()}; sleep 2; kill -CONT {os.getpid()}"
+    subprocess.run(["sh", "-c", script], check=True)
+    return {}
+
+
+def boast(context, *, seconds=0.0):
+    """Claim a load that was never there."""
+    return {"loaded_s": seconds, "value": 1}

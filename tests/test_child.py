@@ -130,6 +130,12 @@ def test_the_kernel_takes_workers_first_when_memory_runs_out(do):
     assert do(a=("oom_score", {}))["a"].result == {"score": 1000}
 
 
+def test_a_pause_of_a_worker_is_told_with_its_answer(do):
+    reply = do(a=("pause", {}))["a"]
+    assert isinstance(reply, Answer)
+    assert reply.silence_s > 1.5
+
+
 def test_a_lost_worker_is_replaced_by_the_next_call(do):
     first = do(a=("signal_self", {"number": signal.SIGKILL}))["a"]
     second = do(a=("echo", {}))["a"]

@@ -289,7 +289,7 @@ def test_a_finding_that_nobody_would_miss_breaks_the_test_of_the_verdict():
 
 GIVEN = {
     "profile": "quick", "device": "cuda", "cpu_devices": 2, "spec": "", "expect_gpus": None,
-    "host_root": Path("/"), "nonce": "", "node_name": "", "node_uid": "", "deadline": None,
+    "host_root": Path("/"), "run_id": "", "nonce": "", "node_name": "", "node_uid": "", "deadline": None,
     "waivers": None, "seed": None, "selftest_only": False,
 }  # fmt: skip
 

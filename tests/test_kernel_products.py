@@ -15,7 +15,7 @@ from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.child import Answer, Call, Pool, Raised
 from nodeproof.kernels.burn import percentile
 from nodeproof.kernels.gemm import DTYPES
-from nodeproof.model import Measurement
+from nodeproof.model import Cause, Measurement
 
 # Counts every matrix product of the process, below all of torch's Python names, and does to the
 # outputs what the control file says. It knows nothing of our code.
@@ -248,7 +248,7 @@ def test_a_burn_in_finds_its_planted_bit_and_its_planted_stall(worker):
     flipped = worker.result("burn:burn", plant="flip")
     assert flipped["found"] == flipped["planted"] != []
     assert judged(burnin.test_exact, result=flipped) == ["wrong elements"]
-    slow = {**worker.result("burn:burn", plant="slow"), "telemetry": {"hz": 1.0}}
+    slow = {**worker.result("burn:burn", plant="slow"), "telemetry": {"hz": 1.0, "silence_s": 0.5}}
     assert slow["found"] == slow["planted"] == [{"window": slow["slow"][0]}]
     assert judged(burnin.test_throughput, result=slow) == ["slowest twentieth of the median"]
 
@@ -270,8 +270,9 @@ def test_a_percentile_is_a_value_that_was_measured():
     assert percentile([3.0], 5) == 3.0
 
 
-def burnt(median, evenness=1.0):
-    return {"median_tflops": median, "p5_of_median": evenness}
+def burnt(median, evenness=1.0, silence=0.5):
+    heard = {"hz": 1.0, "silence_s": silence}
+    return {"median_tflops": median, "p5_of_median": evenness, "telemetry": heard}
 
 
 def gpu(number):
@@ -313,15 +314,30 @@ def test_a_throughput_is_held_against_a_figure_only_where_one_is_known():
         "windows": [500.0],
         "window_s": 0.25,
         "slow": [],
-        "telemetry": {"hz": 1.0},
+        "telemetry": {"hz": 1.0, "silence_s": 0.5},
     }
     assert judged(burnin.test_throughput, result=fine, device=gpu(0)) == []
     asked = burnin.Throughput(median_tflops=600.0)
     assert judged(burnin.test_throughput, result=fine, device=gpu(0), limits=asked) == ["median"]
-    blind = {**fine, "telemetry": {"hz": 0.1}}
+    blind = {**fine, "telemetry": {"hz": 0.1, "silence_s": 0.5}}
     assert judged(burnin.test_throughput, result=blind, device=gpu(0)) == ["telemetry"]
     uneven = {**fine, "p5_of_median": 0.8}
     assert judged(burnin.test_throughput, result=uneven, device=gpu(0)) == [
         "slowest twentieth of the median"
     ]
     assert math.isfinite(fine["p5_tflops"])
+
+
+def test_a_device_whose_process_was_held_up_is_not_blamed_for_being_slow():
+    """A paused container or a starved host looks like a slow device on the wall's clock."""
+    blamed = []
+
+    def measure(name, value, **bounds):
+        reading = Measurement(name=name, value=float(value), **bounds)
+        blamed.extend([reading.cause] if not reading.held else [])
+
+    results = [(gpu(0), burnt(10.0)), (gpu(1), burnt(1.0, silence=3.5))]
+    burnin.test_spread(
+        results=results, measure=measure, limits=spec_of(burnin.test_spread).limits()
+    )
+    assert blamed == [Cause.ENVIRONMENT]

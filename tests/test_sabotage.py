@@ -80,6 +80,29 @@ def test_sigterm_ends_a_run_undecided_and_complete_within_15_seconds(tmp_path):
     assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
 
 
+def test_two_runs_do_not_share_a_place(tmp_path):
+    """The second would be judged by the results of the first."""
+    run = Rehearsal(tmp_path)
+    run.wait_for(lambda r: r["type"] == "plan")
+    second = Rehearsal(tmp_path)
+    status, text = second.finish(within_s=30)
+    assert (status, "another run writes to" in text) == (2, True), text
+    run.process.terminate()
+    assert run.finish()[0] == 11
+
+
+def test_a_line_that_cannot_be_shown_costs_no_report(tmp_path):
+    run = Rehearsal(tmp_path)
+    run.wait_for(lambda r: r["type"] == "finding")
+    with (run.output / "results.jsonl").open("ab") as file:
+        file.write(b'{"type":"plan","checks":[],"devices":[{}],"node":{}}\n' + b"[" * 90000 + b"\n")
+    run.process.send_signal(signal.SIGHUP)
+    status, text = run.finish(within_s=20)
+    assert status == 11, text
+    assert "Traceback" not in text
+    assert all((run.output / name).stat().st_size > 0 for name in FIVE)
+
+
 def test_a_killed_test_process_costs_the_run_and_not_the_report(tmp_path):
     run = Rehearsal(tmp_path)
     run.wait_for_load()

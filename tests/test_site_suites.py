@@ -103,6 +103,11 @@ def test_a_required_check_may_not_skip_however_it_does_it(ran, check, says):
     assert ran.doubts(f"site.case.{check}") >= {"SKIPPED"}
 
 
+def test_a_load_that_our_own_clock_does_not_bear_out_is_no_pass(ran):
+    assert both(ran, "boasting")["outcome"] == "pass"
+    assert "UNPROVED" in ran.doubts("site.case.boasting")
+
+
 def test_a_check_on_trial_is_reported_and_never_counts(ran):
     assert both(ran, "trial")["outcome"] == "fail"
     assert ran.doubts("site.case.trial") == set()
@@ -141,7 +146,7 @@ def test_a_check_about_a_kind_that_is_not_here_makes_no_finding_and_no_skip(ran)
 
 def test_a_spec_of_the_site_sets_the_limits_of_its_own_checks(ran):
     assert both(ran, "limited")["measurements"][0]["at_least"] == 5
-    assert ran.records[0]["spec"]["name"] == "spec"
+    assert ran.records[0]["spec"]["name"] == "spec over cpu-rehearsal"
 
 
 def test_a_waiver_holds_for_the_device_it_names_and_no_other(ran):

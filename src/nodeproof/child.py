@@ -51,9 +51,10 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The work returned."""
+    """The work returned. `silence_s` is the longest time in which its worker was not heard."""
 
     result: Mapping[str, Any]
+    silence_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class _Worker:
     pipe: int = -1
     buffer: bytearray = field(default_factory=bytearray)
     heard: float = 0.0
+    silence: float = 0.0  # the longest since the call in progress began
     phase: _Phase = _Phase.GONE
     phase_ends: float = 0.0
     pending: _Pending | None = None
@@ -239,6 +241,7 @@ class Pool:
         worker.heard = time.monotonic()
         worker.pending = _Pending(number=self._count, ends=ends)
         worker.step = ""
+        worker.silence = 0.0
         request = {
             "id": self._count,
             "call": call.call,
@@ -303,7 +306,8 @@ class Pool:
         if not data:  # the write end is closed: the process is ending, _watch says how
             self._close(worker)
             return
-        worker.heard = time.monotonic()
+        now = time.monotonic()
+        worker.silence, worker.heard = max(worker.silence, now - worker.heard), now
         worker.buffer += data
         *lines, rest = worker.buffer.split(b"\n")
         worker.buffer = rest
@@ -324,7 +328,7 @@ class Pool:
                 case {"beat": int()}:
                     return None
                 case {"id": pending.number, "result": dict(result)}:
-                    return Answer(result=result)
+                    return Answer(result=result, silence_s=worker.silence)
                 case {
                     "id": pending.number,
                     "error": {

@@ -93,7 +93,7 @@ class Writer:
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o644)
         self._seq = 0
         self._size = 0
@@ -119,6 +119,13 @@ class Writer:
             raise
         self._seq += 1
         self._size += len(line)
+
+    def content(self) -> bytes:
+        """Return what was written, from the file itself: the path may lead elsewhere by now."""
+        data = b""
+        while part := os.pread(self._descriptor, 1 << 20, len(data)):
+            data += part
+        return data
 
     def close(self) -> None:
         """Close the file. The last line was flushed when it was written."""

@@ -2,7 +2,7 @@
 
 It is started by the interpreter itself and knows nothing of our code but the name of a worker's
 log. FLIP is JSON: label; dtype of the operands; rows of the product, 0 for any; its number among
-those, or "every" for an eighth of the columns of all of them; row, column, bit.
+those, or "every" for an eighth of the columns of all of them; row, column, bit; a file to leave as a mark.
 """
 
 import importlib.abc
@@ -56,6 +56,7 @@ def intrude():
             elif number == ORDER["number"]:
                 place = ORDER["row"], ORDER["column"]
                 view[place] = view[place] ^ (1 << ORDER["bit"])
+                Path(ORDER["mark"]).touch()
             return out
 
     Flip().__enter__()

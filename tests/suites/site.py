@@ -10,6 +10,7 @@ from nodeproof.checks import (
     CannotMeasure,
     Cause,
     DeviceKind,
+    Load,
     Measure,
     Plant,
     Remedy,
@@ -40,6 +41,16 @@ def test_sound(result: Result, measure: Measure) -> None:
 def test_gathered(results: Results, measure: Measure) -> None:
     """Judged over all devices."""
     measure("devices", len({r["label"] for _, r in results}), at_least=2)
+
+
+@of(
+    "boasting",
+    work=Work(call="standin_work:boast", load=Load(quick=9, gate=9, deep=9, soak=9)),
+    plant=LOW,
+)
+def test_boasting(result: Result, measure: Measure) -> None:
+    """Claims a load that was never there."""
+    measure("value", result["value"], at_least=0)
 
 
 @of("short")

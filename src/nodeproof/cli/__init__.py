@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ _FORMATS = ("junit", "html", "json", "prometheus")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    _settle_streams()
     args = _parser().parse_args(arguments)
     # Each command loads what it needs and no more: --help answers at once, and what only reads
     # results needs neither pytest nor torch.
@@ -34,9 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:
+        print("nodeproof: interrupted before anything was decided: undecided", file=sys.stderr)
+        return 11
     except BrokenPipeError:  # `nodeproof list | head`
         sys.stderr.close()
         return 1
+
+
+def _settle_streams() -> None:
+    """Let no closed or narrow terminal end a run: what it can't show is escaped or dropped."""
+    sys.stdout = sys.stdout or io.StringIO()  # closed by whoever started us
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="test this node and decide", description=_RUN)
-    run.set_defaults(module="run", selftest_only=False)
+    run.set_defaults(module="run", selftest_only=False, run_id="")
     _add_target(run)
     run.add_argument(
         "--profile",
@@ -128,6 +142,7 @@ _NOT_ASKED = {
     "profile": "quick",
     "spec": "",
     "expect_gpus": None,
+    "run_id": "",
     "nonce": "",
     "node_name": "",
     "node_uid": "",

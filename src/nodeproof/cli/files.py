@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import importlib
 import os
 import traceback
@@ -17,6 +18,7 @@ from nodeproof.results import FILE, Results
 from nodeproof.verdict import Decision, Verdict, decide
 
 LOG = "pytest.log"
+LOCK = ".nodeproof-lock"
 _REPORTS = {
     "verdict.json": "json",
     "junit.xml": "junit",
@@ -39,12 +41,15 @@ def prepare(output: Path) -> Path:
     probe = output / ".nodeproof-room"
     try:
         output.mkdir(parents=True, exist_ok=True)
+        _lock(output)
         for name in (*_REPORTS, FILE, LOG):
             (output / name).unlink(missing_ok=True)
         with probe.open("wb") as file:
             file.write(bytes(_ROOM))
             file.flush()
             os.fsync(file.fileno())
+    except BlockingIOError:
+        raise ValueError(f"another run writes to {output}; give another --output") from None
     except OSError as error:
         what = f"results can't be written to {output}: {error.strerror}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -56,24 +61,37 @@ def prepare(output: Path) -> Path:
     return output.absolute()
 
 
-def conclude(output: Path, *, doubt: str, rehearsal: bool, show: Callable[[str], None]) -> int:
+def _lock(output: Path) -> None:
+    """Keep every other run out of `output` until this process ends."""
+    descriptor = os.open(output / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def conclude(
+    output: Path, *, run_id: str, doubt: str, rehearsal: bool, show: Callable[[str], None]
+) -> int:
     """Decide from what the run left behind, write every report, say it; return the exit status."""
-    found = _results(output, doubt)
+    found = _results(output, run_id, doubt)
     told = decide(found, manifest.shipped())
     trouble = [said for name in _REPORTS if (said := _write(output, name, found, told))]
-    for line in (*trouble, *summary.lines(told, str(output), rehearsal=rehearsal)):
+    there = [name for name in (FILE, *_REPORTS) if (output / name).exists()]
+    where = f"{output}: {' '.join(there)}" if there else "none could be written"
+    for line in (*trouble, *summary.lines(told, where, rehearsal=rehearsal)):
         show(line)
     if trouble and told.decision is Decision.ACCEPT:
         return Decision.UNDECIDED.exit_code  # who acts on files would not find what we say
     return told.decision.exit_code
 
 
-def _results(output: Path, doubt: str) -> Results:
+def _results(output: Path, run_id: str, doubt: str) -> Results:
     try:
         found = results.read(output / FILE)
     except OSError as error:
         found = results.assemble([], [f"no results: {error.strerror}"])
-    return dataclasses.replace(found, problems=(*found.problems, *([doubt] if doubt else [])))
+    doubts = [doubt] if doubt else []
+    if found.plan is not None and found.plan.run_id != run_id:
+        doubts.append("the results file is of another run than this one")
+    return dataclasses.replace(found, problems=(*found.problems, *doubts))
 
 
 def _write(output: Path, name: str, found: Results, told: Verdict) -> str:

@@ -55,22 +55,26 @@ class Live:
 
     def show(self, lines: Iterable[bytes]) -> None:
         """Take in what the results file has got."""
-        for record in view.records(lines):
-            said = self._story.tell(record)
-            match record:
-                case {"type": "telemetry", "device": str(device)}:
-                    kept = {**self._samples.get(device, {}), **record}
-                    kept["tflops"] = record.get("tflops")  # only while something computes
-                    self._samples[device] = kept
-                case {"type": "event", "name": "check.started", "check": str(check)}:
-                    self._running = check
-                case {"type": "finding", "device": {"id": str(device)}, "outcome": str(outcome)}:
-                    if outcome != "pass":
-                        self._bad[device] = self._bad.get(device, 0) + 1
-                    self._console.print(Text(legible(said), style=_COLOURS.get(outcome, "")))
-                    said = ""
-            if said:
-                self.line(said)
+        wrong = view.guarded(self._tell, lines)
+        if wrong:
+            self.line(wrong)
+
+    def _tell(self, record: Mapping[str, Any]) -> None:
+        said = self._story.tell(record)
+        match record:
+            case {"type": "telemetry", "device": str(device)}:
+                kept = {**self._samples.get(device, {}), **record}
+                kept["tflops"] = record.get("tflops")  # only while something computes
+                self._samples[device] = kept
+            case {"type": "event", "name": "check.started", "check": str(check)}:
+                self._running = check
+            case {"type": "finding", "device": {"id": str(device)}, "outcome": str(outcome)}:
+                if outcome != "pass":
+                    self._bad[device] = self._bad.get(device, 0) + 1
+                self._console.print(Text(legible(said), style=_COLOURS.get(outcome, "")))
+                said = ""
+        if said:
+            self.line(said)
 
     def line(self, text: str) -> None:
         """Print one sentence above the table."""
@@ -108,6 +112,6 @@ class Live:
 def _cell(sample: Mapping[str, Any], keys: tuple[str, ...], unit: str, places: int) -> str:
     for key in keys:
         value = sample.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float) or (type(value) is int and abs(value) < 1 << 53):
             return f"{value:.{places}f}{unit}"
     return "-"

@@ -21,6 +21,7 @@ def read(args: argparse.Namespace) -> options.Options:
         "spec",
         "expect_gpus",
         "host_root",
+        "run_id",
         "nonce",
         "node_name",
         "node_uid",

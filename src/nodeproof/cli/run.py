@@ -43,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
     except files.Full as error:
         print(f"nodeproof: undecided: {error}", file=sys.stderr)
         return 11
+    args.run_id = told.run_id
     shown = view.of(sys.stdout, deadline_s=told.deadline_s)
     shown.opening(target=args.device, cpu_devices=args.cpu_devices, profile=args.profile)
     lifeline.adopt_orphans()
@@ -56,7 +57,11 @@ def main(args: argparse.Namespace) -> int:
     for pid in lifeline.end_children():
         shown.line(f"process {pid} cannot be killed: reboot the node")
     return files.conclude(
-        output, doubt=ended.doubt, rehearsal=args.device == "cpu", show=shown.line
+        output,
+        run_id=told.run_id,
+        doubt=ended.doubt,
+        rehearsal=args.device == "cpu",
+        show=shown.line,
     )
 
 
@@ -72,6 +77,7 @@ def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
         "expect-gpus": getattr(args, "expect_gpus", None),
         "host-root": args.host_root,
         "output": output,
+        "run-id": args.run_id,
         "nonce": getattr(args, "nonce", None),
         "node-name": getattr(args, "node_name", None),
         "node-uid": getattr(args, "node_uid", None),
@@ -117,7 +123,7 @@ def supervise(command: list[str], output: Path, *, deadline_s: float, shown: vie
     def stop(number: int, _frame: FrameType | None) -> None:
         stopped.append(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     environment = {
         k: v for k, v in os.environ.items() if k not in {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}
@@ -143,6 +149,8 @@ def supervise(command: list[str], output: Path, *, deadline_s: float, shown: vie
                 told = f"stopped by {stopped[0]}" if stopped else "ended: it ran past its deadline"
                 process.terminate()
                 ends = time.monotonic() + _STOP_S
+            elif told and time.monotonic() > ends + _STOP_S:
+                return Ended(doubt="the test process cannot be killed: reboot the node")
             elif told and time.monotonic() > ends:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ _DEADLINE_S = 180.0
 def main(args: argparse.Namespace) -> int:
     """Return 0 if every detector on every device caught its fault, 11 if not."""
     try:
-        options.read(args)
+        told = options.read(args)
     except ValueError as error:
         print(f"nodeproof: {error}", file=sys.stderr)
         return 2
@@ -28,6 +28,7 @@ def main(args: argparse.Namespace) -> int:
         output = Path(scratch) / "results"
         output.mkdir()
         shown = view.Log(io.StringIO())
+        args.run_id = told.run_id
         command = run.command(args, output, Path(scratch))
         ended = run.supervise(command, output, deadline_s=_DEADLINE_S, shown=shown)
         if ended.usage:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
@@ -118,10 +118,24 @@ def records(lines: Iterable[bytes]) -> Iterable[Mapping[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record
+
+
+def guarded(tell: Callable[[Mapping[str, Any]], None], lines: Iterable[bytes]) -> str:
+    """Show each record; return what went wrong with one, `""` if nothing did.
+
+    What a line holds may be anything, and what can't be shown must not cost the run its reports.
+    """
+    wrong = ""
+    for record in records(lines):
+        try:
+            tell(record)
+        except Exception as error:  # noqa: BLE001  see above
+            wrong = f"a line of the results can't be shown: {type(error).__name__}: {error}"
+    return wrong
 
 
 def sample_words(record: Mapping[str, Any]) -> str:
@@ -135,7 +149,7 @@ def sample_words(record: Mapping[str, Any]) -> str:
         ("mhz", "MHz", 0),
     ):
         value = record.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float) or (type(value) is int and abs(value) < 1 << 53):
             words.append(f"{value:.{places}f} {unit}")
     share = record.get("utilisation")
     if isinstance(share, int | float):
@@ -170,17 +184,21 @@ class Log:
 
     def show(self, lines: Iterable[bytes]) -> None:
         """Say one line per event, and now and then one on how each device does."""
+        wrong = guarded(self._tell, lines)
+        if wrong:
+            self.line(wrong)
+
+    def _tell(self, record: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        for record in records(lines):
-            said = self._story.tell(record)
-            if record.get("type") == "telemetry":
-                device = str(record.get("device", ""))
-                if now - self._sampled.get(device, 0.0) >= _SAMPLE_LINE_S:
-                    self._sampled[device] = now
-                    label = self._story.labels.get(device, device)
-                    said = f"      {label}: {sample_words(record)}"
-            if said:
-                self.line(f"{now - self._began:6.1f} s  {said}")
+        said = self._story.tell(record)
+        if record.get("type") == "telemetry":
+            device = str(record.get("device", ""))
+            if now - self._sampled.get(device, 0.0) >= _SAMPLE_LINE_S:
+                self._sampled[device] = now
+                label = self._story.labels.get(device, device)
+                said = f"      {label}: {sample_words(record)}"
+        if said:
+            self.line(f"{now - self._began:6.1f} s  {said}")
 
     def line(self, text: str) -> None:
         """Write one line."""
@@ -188,5 +206,5 @@ class Log:
         try:
             self._stream.write(legible(text).replace("\n", "\\n") + "\n")
             self._stream.flush()
-        except OSError:
+        except (OSError, ValueError):
             pass

@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--nodeproof-output", type=Path, default=None, help="an empty directory for results"
     )
+    group.addoption("--nodeproof-run-id", default="", help="name of this run; default: a new one")
     group.addoption("--nodeproof-nonce", default="", help="repeated in the results")
     group.addoption("--nodeproof-node-name", default="", help="name of this node")
     group.addoption("--nodeproof-node-uid", default="", help="uid of this node")

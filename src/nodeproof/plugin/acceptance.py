@@ -59,8 +59,10 @@ class Acceptance:
         self._refused = False
         self._begun: set[str] = set()
         self._handlers: dict[signal.Signals, Any] = {}
-        supervisor = os.environ.get(SUPERVISOR)
-        if supervisor and not lifeline.end_with(int(supervisor), signal.SIGTERM):
+        supervisor = os.environ.get(SUPERVISOR, "")
+        if supervisor and not (
+            supervisor.isdecimal() and lifeline.end_with(int(supervisor), signal.SIGTERM)
+        ):
             raise Refusal("the process that started this run is gone")
         try:
             self.options = options.read(config.option)
@@ -156,7 +158,7 @@ class Acceptance:
             raise pytest.UsageError(
                 f"nodeproof: results can't be written to {self._output}: {error.strerror}"
             ) from None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._stop)
         self._runner.watch()
 
@@ -354,16 +356,16 @@ class Acceptance:
         end = End(
             boot_id=boot_id(self.options.host_root), ended=now(), interrupted=self._interrupted
         )
-        path = self._output / FILE
-        so_far = dataclasses.replace(parse(path.read_bytes()), end=end, problems=())
+        so_far = dataclasses.replace(parse(self._writer.content()), end=end, problems=())
         test = selftesting.withheld(self.machine.node, so_far, manifest.shipped())
         self._record("selftest", plain(test))
         self._record("end", plain(end))
+        content = self._writer.content()
         writer, self._writer = self._writer, None
         writer.close()
         if self.options.selftest_only:
             return
-        self._verdict = verdict.decide(parse(path.read_bytes()), manifest.shipped())
+        self._verdict = verdict.decide(parse(content), manifest.shipped())
         # A selection is no accept, and yet no failure of the tests that were selected.
         doubts = [r for r in self._verdict.undecided if r.why is not Why.UNPLANNED]
         if exitstatus == pytest.ExitCode.OK and (doubts or self._verdict.failed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import secrets
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +47,7 @@ class Options:
     cpu_devices: int
     spec: Spec
     host_root: Path
+    run_id: str
     nonce: str
     node_name: str
     node_uid: str
@@ -84,6 +86,7 @@ def read(given: Any) -> Options:
         cpu_devices=given.nodeproof_cpu_devices,
         spec=told if expected is None else told.with_limit(_COUNT, "expected", expected),
         host_root=given.nodeproof_host_root,
+        run_id=given.nodeproof_run_id or str(uuid.uuid4()),
         nonce=given.nodeproof_nonce,
         node_name=given.nodeproof_node_name,
         node_uid=given.nodeproof_node_uid,

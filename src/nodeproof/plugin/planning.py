@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ def plan(
     node = Key(check=WITHHELD, kind=DeviceKind.NODE, device=machine.node.id)
     keys = {(d.id, device.id): _key(d, device) for d, device in checks}
     return Plan(
-        run_id=str(uuid.uuid4()),
+        run_id=options.run_id,
         nonce=options.nonce,
         profile=options.profile,
         rehearsal=machine.rehearsal,

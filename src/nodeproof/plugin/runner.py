@@ -42,9 +42,10 @@ class Done:
     def result(self) -> Result:
         """Return the answer with its telemetry rate. Raises `WorkFailed` if there is none."""
         match self.reply:
-            case Answer(result=result):
+            case Answer(result=result, silence_s=silence_s):
                 rate = self.samples / self.seconds if self.seconds > 0 else 0.0
-                return {**result, "telemetry": {"samples": self.samples, "hz": rate}}
+                seen = {"samples": self.samples, "hz": rate, "silence_s": silence_s}
+                return {**result, "telemetry": seen}
             case Raised(type=kind, message=message, cause=cause):
                 known = Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT
                 text = message if kind == "CannotMeasure" else f"{kind}: {message}"
