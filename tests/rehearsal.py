@@ -98,14 +98,17 @@ class Rehearsal:
         begun = self.wait_for(lambda r: r.get("name") == "check.started" and "burnin" in r["check"])
         self.wait_for(lambda r: "tflops" in r and r["seq"] > begun["seq"])
 
-    def worker(self, label: str) -> int:
-        """Process id of the worker of a device, by its environment and place in the tree."""
-        for pid in descendants(self.process.pid):
-            with contextlib.suppress(OSError):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                log = Path(f"/proc/{pid}/fd/1").readlink().name
-                if b"nodeproof.worker" in command and log == f"worker-{label}.log":
-                    return pid
+    def worker(self, label: str, within_s: float = 20.0) -> int:
+        """Process id of the worker of a device, by its place in the tree and its log."""
+        ends = time.monotonic() + within_s
+        while time.monotonic() < ends:  # it may be about to be started
+            for pid in descendants(self.process.pid):
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    log = Path(f"/proc/{pid}/fd/1").readlink().name
+                    if b"nodeproof.worker" in command and log == f"worker-{label}.log":
+                        return pid
+            time.sleep(0.02)
         raise AssertionError(f"no worker of {label}")
 
     def wait_for_memory(self, label: str, size: int) -> int:
