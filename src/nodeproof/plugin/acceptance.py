@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nodeproof import lifeline, manifest, plugin, spec, verdict
-from nodeproof.checks import CannotMeasure, CheckSpec, spec_of
+from nodeproof.checks import CannotMeasure, CheckSpec, Plant, spec_of
 from nodeproof.child import Interrupted
 from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
 from nodeproof.plugin import findings, options, planning, selftesting
@@ -276,16 +276,8 @@ class Acceptance:
         return done[0].result()
 
     def _selftest(self, item: pytest.Function, declared: CheckSpec, device: Device) -> SelfTest:
-        limits = self._limits_of(declared)
-
         def attempt(answer: Any) -> Judgement:
-            measurements = Measurements()
-            raised: BaseException | None = None
-            try:
-                findings.call(item, device, answer, measurements, limits)
-            except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001
-                raised = error
-            return judge(declared, measurements.taken, findings.as_assertion(raised))
+            return self._attempt(item, declared, device, answer)
 
         try:
             bounded, trials, faulty = frozenset[str](), [], False
@@ -297,6 +289,7 @@ class Acceptance:
                 if plant.args:
                     done = self._work(declared, device, plant.args, 0.0)
                     answer = self._answer(declared, done)
+                    faulty = faulty and self._witness(item, declared, device, plant)
                     trials.append(
                         selftesting.planted_in_worker(
                             declared, plant, answer, attempt, faulty=faulty
@@ -309,6 +302,39 @@ class Acceptance:
             return selftesting.concluded(declared, device, trials, bounded)
         except Exception as error:  # noqa: BLE001  a self-test that broke is one that was missed
             return selftesting.missed(declared, device, f"{type(error).__name__}: {error}")
+
+    def _witness(
+        self, item: pytest.Function, declared: CheckSpec, device: Device, plant: Plant
+    ) -> bool:
+        """Whether this detector finds another device sound, and its planted fault exactly.
+
+        A comparison that calls everything wrong looks like a device that is broken for good; it
+        does so on every device. Blame needs a witness: without one nobody is condemned.
+        """
+        if declared.gathers:
+            return False
+        for other in self._planned[declared.id]:
+            try:
+                own = self._answer(declared, self._work(declared, other, {}, self._load(declared)))
+                planted = self._answer(declared, self._work(declared, other, plant.args, 0.0))
+            except CannotMeasure:
+                continue
+            sound = self._attempt(item, declared, other, own).outcome is Outcome.PASS
+            if other.id != device.id and sound and planted["found"] == planted["planted"] != []:
+                return True
+        return False
+
+    def _attempt(
+        self, item: pytest.Function, declared: CheckSpec, device: Device, answer: Any
+    ) -> Judgement:
+        """Judge an answer by the check's own function, and record nothing."""
+        measurements = Measurements()
+        raised: BaseException | None = None
+        try:
+            findings.call(item, device, answer, measurements, self._limits_of(declared))
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001  judged
+            raised = error
+        return judge(declared, measurements.taken, findings.as_assertion(raised))
 
     def _own_answer(self, declared: CheckSpec, device: Device) -> Any:
         """The answer on the device itself, if the work on it came back with one."""
