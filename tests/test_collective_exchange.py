@@ -244,13 +244,9 @@ def test_a_flip_in_a_collective_is_located_to_element_and_bit(nodes, tmp_path):
     assert [f["repeat"] for f in faulty["found"]] == list(range(8))
 
 
+@pytest.mark.long  # its deadlines are short, and not for a crowded machine
 @pytest.mark.parametrize(
-    ("number", "seen"),
-    [
-        (signal.SIGKILL, "is dead"),
-        # Its peers have five seconds to say so before the pool ends it: not on a crowded machine.
-        pytest.param(signal.SIGSTOP, "is stopped by a signal", marks=pytest.mark.long),
-    ],
+    ("number", "seen"), [(signal.SIGKILL, "is dead"), (signal.SIGSTOP, "is stopped by a signal")]
 )
 def test_a_rank_lost_in_mid_exchange_is_named_by_its_peers_and_can_be_replaced(nodes, number, seen):
     node = nodes(3)
