@@ -133,7 +133,7 @@ def guarded(tell: Callable[[Mapping[str, Any]], None], lines: Iterable[bytes]) -
     for record in records(lines):
         try:
             tell(record)
-        except Exception as error:  # noqa: BLE001  see above
+        except Exception as error:  # noqa: BLE001  what can't be shown must not cost the reports
             wrong = f"a line of the results can't be shown: {type(error).__name__}: {error}"
     return wrong
 

@@ -70,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(names, [tuple(None for _ in names)], ids=["refused"])
         return
     # Here and not above: a run without checks must not pay for it.
-    from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415
+    from nodeproof.plugin.refusal import Refusal  # noqa: PLC0415  see above
 
     try:
         _acceptance(metafunc.config).parametrise(metafunc)
@@ -96,7 +96,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _acceptance(config: pytest.Config) -> Any:
     acceptance = config.pluginmanager.get_plugin(_NAME)
     if acceptance is None:
-        from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415
+        from nodeproof.plugin.acceptance import Acceptance  # noqa: PLC0415  a run without checks must not pay for it
 
         acceptance = Acceptance(config)
         config.pluginmanager.register(acceptance, _NAME)
