@@ -39,7 +39,7 @@ def main() -> None:
             output="float32" if wide else dtype,
             device=device,
         )
-        prover = Prover(seed=1)
+        prover = Prover(seed=1, device_id=args.device)
         plain, checked = _alternate(
             lambda loaded=loaded: product(loaded),
             lambda prover=prover, loaded=loaded: prover.prove(loaded, spoil=False),

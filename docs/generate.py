@@ -28,6 +28,7 @@ def manifest(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
             "why": d.why,
             "kinds": [k.value for k in d.kinds],
             "profiles": [p.value for p in Profile if p in d.profiles],
+            "capability": plain(d.capability),
             "trial": d.trial,
             "cause": d.cause.value,
             "remedy": d.remedy.value,
@@ -57,6 +58,10 @@ def page(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
         seconds = (
             "; load " + ", ".join(f"{p} {load.seconds(p):g} s" for p in Profile) if load else ""
         )
+        since = " from compute capability {}.{}".format(*d.capability) if d.capability else ""
+        within = ""
+        if d.profiles != frozenset(Profile):
+            within = ", profiles " + ", ".join(p for p in Profile if p in d.profiles)
         trial = "; trial: reported, never counts" if d.trial else ""
         lines += [
             f"## `{d.id}`",
@@ -64,7 +69,7 @@ def page(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
             f"**{d.title}**",
             "",
             *([d.why, ""] if d.why else []),
-            f"On {', '.join(d.kinds)}; when short blames {d.cause}, remedy {d.remedy}{seconds}{trial}.",
+            f"On {', '.join(d.kinds)}{since}{within}; when short blames {d.cause}, remedy {d.remedy}{seconds}{trial}.",
             f"Limits: {limits or 'none to set'}. Declared in `{files[d.id]}`.",
             "",
         ]

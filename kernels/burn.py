@@ -42,7 +42,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     flags = settle(context.threads)
     device = place(context)
     loads = _loads(device, context)
-    prover = Prover(seed=context.seed)
+    prover = Prover(seed=context.seed, device_id=context.device_id)
     for loaded in loads:  # the first products are slow, and are compared like any other
         prover.prove(loaded, spoil=False)
     window_s = max(_WINDOW_S, seconds / _MOST_WINDOWS)

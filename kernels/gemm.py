@@ -37,7 +37,7 @@ def exact(
     flags = settle(context.threads)
     device = place(context)
     loads = _loads(device, dtype, size, context.seed)
-    prover = Prover(seed=context.seed)
+    prover = Prover(seed=context.seed, device_id=context.device_id)
     operations, begun = 0.0, time.perf_counter()
     spent = reported = 0.0
     done = 0

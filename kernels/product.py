@@ -137,8 +137,9 @@ def product(loaded: Loaded) -> Any:
 class Prover:
     """Multiplies, compares every bit, and remembers what was wrong. One for each call of a work."""
 
-    def __init__(self, *, seed: int) -> None:
+    def __init__(self, *, seed: int, device_id: str) -> None:
         self._seed = seed
+        self._device_id = device_id
         self.products = 0
         self.elements = 0
         self.wrong = 0
@@ -198,7 +199,9 @@ class Prover:
 
     def _plant(self, bits: Any, loaded: Loaded, number: int) -> tuple[int, int]:
         width, span = loaded.width, loaded.operands.span
-        draws = words(self._seed, f"flip {loaded.operands.dtype} {number}", _TRIES, 3).tolist()
+        # Elsewhere on each device: the same fault on two of them would be no hardware's.
+        tag = f"flip {loaded.operands.dtype} {number} {self._device_id}"
+        draws = words(self._seed, tag, _TRIES, 3).tolist()
 
         def expected(row: int, column: int) -> int:
             # From the known answer, not from what the product gave.

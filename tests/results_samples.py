@@ -40,7 +40,7 @@ HOSTILE = (
 
 
 def _entry(title: str, kinds: Iterable[str], remedy: str, **more: Any) -> dict[str, Any]:
-    whole = {"trial": False, "cause": "hardware", "load": {}, "limits": {}}
+    whole = {"capability": None, "trial": False, "cause": "hardware", "load": {}, "limits": {}}
     return (
         whole
         | {

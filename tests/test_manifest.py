@@ -13,11 +13,15 @@ import pytest
 
 from nodeproof.cli.options import suites
 from nodeproof.manifest import digest_of, parse, shipped
-from nodeproof.model import COMPUTE, DeviceKind, Profile
+from nodeproof.model import COMPUTE, Device, DeviceKind, Profile
 
 ROOT = Path(__file__).parent.parent
 TEXT = resources.files("nodeproof").joinpath("catalog", "manifest.json").read_text()
 SUITES = suites()
+
+
+def a(kind, **facts):
+    return Device(kind=kind, id="x", label="x", facts=facts)
 
 
 def test_the_shipped_manifest_and_the_page_of_checks_are_current():
@@ -36,6 +40,7 @@ def test_every_check_of_every_suite_has_an_entry_and_no_entry_is_without_one():
         declared = SUITES[check]
         assert (entry.kinds, entry.profiles) == (declared.kinds, declared.profiles)
         assert (entry.trial, entry.cause) == (declared.trial, declared.cause)
+        assert entry.capability == declared.capability
         assert (entry.about.title, entry.about.why) == (declared.title, declared.why)
         assert entry.about.remedy is declared.remedy
 
@@ -48,14 +53,14 @@ def test_what_a_profile_demands_of_a_kind_is_what_the_suites_declare(profile, ki
         for check, declared in SUITES.items()
         if kind in declared.kinds and profile in declared.profiles and not declared.trial
     }
-    assert shipped().required(profile, kind) == wanted
+    assert shipped().required(profile, a(kind)) == wanted
     tested = {*COMPUTE, DeviceKind.NODE, DeviceKind.HOST}
     assert bool(wanted) == (kind in tested)  # a kind that nothing is demanded of proves nothing
 
 
 def test_a_longer_profile_demands_every_check_of_a_shorter_one_and_at_least_its_load():
     for kind in DeviceKind:
-        demands = [shipped().required(profile, kind) for profile in Profile]
+        demands = [shipped().required(profile, a(kind)) for profile in Profile]
         for shorter, longer in itertools.pairwise(demands):
             assert all(longer[check] >= load for check, load in shorter.items())
 
@@ -113,6 +118,8 @@ LAX = {
     "a trial in words": TEXT.replace('"trial": false', '"trial": "false"', 1),
     "a load of NaN": TEXT.replace('"gate": 60', '"gate": NaN', 1),
     "a load below nothing": TEXT.replace('"gate": 60', '"gate": -1', 1),
+    "a capability in words": TEXT.replace('"capability": null', '"capability": "9.0"', 1),
+    "a capability that was left out": TEXT.replace('"capability": null,', "", 1),
     "a profile without its load": TEXT.replace('"gate": 60,', "", 1),
     "a check of no kind": json.dumps({**(d := json.loads(TEXT)), "checks": {
         **d["checks"], "host.cpu.cores": {**d["checks"]["host.cpu.cores"], "kinds": []}}}),
@@ -124,6 +131,25 @@ LAX = {
 def test_a_manifest_that_would_demand_less_by_a_slip_is_refused(name):
     with pytest.raises((ValueError, KeyError, TypeError)):
         parse(LAX[name])
+
+
+SINCE = json.dumps({**(d := json.loads(TEXT)), "checks": {
+        **d["checks"], "host.cpu.cores": {**d["checks"]["host.cpu.cores"], "capability": [8, 9]}}})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "said", [[9, 0], (10, 0), [8, 9], None, "8.0", [8], [8.0, 0.0], ["8", "0"], {}]
+)
+def test_only_a_device_that_says_it_is_older_is_let_off_a_check(said):
+    required = parse(SINCE).required(Profile.QUICK, a(DeviceKind.HOST, capability=said))
+    assert "host.cpu.cores" in required
+
+
+@pytest.mark.parametrize("said", [[8, 6], (8, 0), [7, 10]])
+def test_a_device_without_what_is_tested_is_let_off(said):
+    required = parse(SINCE).required(Profile.QUICK, a(DeviceKind.HOST, capability=said))
+    assert "host.cpu.cores" not in required
+    assert "host.cpu.cores" in parse(SINCE).required(Profile.QUICK, a(DeviceKind.HOST))
 
 
 def test_the_digest_is_that_of_the_file():

@@ -62,6 +62,7 @@ def test_gpus_are_named_by_uuid_and_numbered_in_pci_order(driver):
         "vbios": "96.00.5E.00.01",
         "pci": "0000:3b:00.0",
         "memory_bytes": 80 << 30,
+        "capability": [9, 0],
     }
     assert result["cuda"] == result["nvml"] == [second, first]
     assert result["pci"] == ["0000:3b:00.0", "0000:3c:00.0"]

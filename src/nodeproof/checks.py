@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from nodeproof.model import COMPUTE, Cause, Device, DeviceKind, Profile, Remedy
+from nodeproof.model import COMPUTE, Capability, Cause, Device, DeviceKind, Profile, Remedy
 
 __all__ = [
     "COMPUTE",
@@ -147,6 +147,7 @@ class CheckSpec:
     work: Work
     plants: tuple[Plant, ...]
     profiles: frozenset[Profile]
+    capability: Capability | None
     trial: bool
     title: str
     why: str
@@ -163,13 +164,18 @@ def check(
     cause: Cause = Cause.HARDWARE,
     limits: type[Any] = NoLimits,
     profiles: frozenset[Profile] = frozenset(Profile),
+    capability: Capability | None = None,
     trial: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare the function below as an acceptance check.
 
-    The function takes what it names of: `device`, `result` (its own), `results` (of all devices
-    under test), `measure`, `limits`. Its docstring is what `nodeproof explain` and every report
-    show: the first line says what breaks for the user; the rest, the usual cause and what helps.
+    The function takes what it names of: `device`, `result` (its own), `peers` (of the other devices
+    that answered the same work), `results` (of all devices under test), `measure`, `limits`. Its
+    docstring is what `nodeproof explain` and every report show: the first line says what breaks for
+    the user; the rest, the usual cause and what helps.
+
+    `capability` is the least CUDA compute capability that has what is tested: a GPU that says it is
+    older is not asked; one that does not say is.
 
     Raises `ValueError` at import for what a check may not be: a malformed id, no docstring, no
     kind, an argument that nobody provides.
@@ -191,7 +197,7 @@ def check(
         if not kinds:
             msg = f"{check_id}: a check is about at least one kind of device"
             raise ValueError(msg)
-        if unknown := takes - {"device", "result", "results", "measure", "limits"}:
+        if unknown := takes - {"device", "result", "peers", "results", "measure", "limits"}:
             msg = f"{check_id}: nothing provides {', '.join(sorted(unknown))}"
             raise ValueError(msg)
         if "measure" not in takes or not takes & {"result", "results"}:
@@ -206,6 +212,7 @@ def check(
             work=work,
             plants=plants,
             profiles=profiles,
+            capability=capability,
             trial=trial,
             title=title.strip(),
             why=why.strip(),

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from nodeproof.model import About, Cause, DeviceKind, Profile, Remedy
+from nodeproof.model import About, Capability, Cause, Device, DeviceKind, Profile, Remedy
 
 SCHEMA = 1
 
@@ -27,6 +27,7 @@ class Entry:
     id: str
     kinds: tuple[DeviceKind, ...]
     profiles: frozenset[Profile]
+    capability: Capability | None  # CUDA compute capability below which it does not apply
     trial: bool
     cause: Cause
     load: Mapping[Profile, float]  # seconds; empty where the check asks for none
@@ -47,12 +48,15 @@ class Manifest:
     digest: str
     entries: Mapping[str, Entry]
 
-    def required(self, profile: Profile, kind: DeviceKind) -> dict[str, float]:
-        """Checks that a device of this kind needs, with the seconds of load each must show."""
+    def required(self, profile: Profile, device: Device) -> dict[str, float]:
+        """Checks that this device needs, with the seconds of load each must show."""
         return {
             entry.id: entry.load.get(profile, 0.0)
             for entry in self.entries.values()
-            if kind in entry.kinds and profile in entry.profiles and not entry.trial
+            if device.kind in entry.kinds
+            and profile in entry.profiles
+            and device.has(entry.capability)
+            and not entry.trial
         }
 
 
@@ -70,6 +74,7 @@ def parse(text: str) -> Manifest:
             id=name,
             kinds=tuple(DeviceKind(k) for k in _some(c["kinds"])),
             profiles=frozenset(Profile(p) for p in _some(c["profiles"])),
+            capability=_capability(c["capability"]),
             trial=_flag(c["trial"]),
             cause=Cause(c["cause"]),
             load=_load(c["load"]),
@@ -105,6 +110,16 @@ def _flag(value: Any) -> bool:
         msg = f"{value!r} is neither true nor false"
         raise TypeError(msg)
     return value
+
+
+def _capability(value: Any) -> Capability | None:
+    match value:
+        case None:
+            return None
+        case [int(major), int(minor)]:
+            return major, minor
+    msg = f"{value!r} is no compute capability: two whole numbers, or null"
+    raise ValueError(msg)
 
 
 def _load(value: Any) -> dict[Profile, float]:

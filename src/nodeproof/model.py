@@ -63,6 +63,7 @@ class DeviceKind(StrEnum):
 
 
 COMPUTE = (DeviceKind.GPU, DeviceKind.CPU)
+Capability = tuple[int, int]  # CUDA compute capability, such as (9, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,17 @@ class Device:
 
     def __str__(self) -> str:
         return self.label if self.label == self.id else f"{self.label} {self.id}"
+
+    def has(self, capability: Capability | None) -> bool:
+        """Whether a check that needs this compute capability applies.
+
+        Only a device that says it is older is let off: what can't be read is tested, and fails
+        to be measured.
+        """
+        match self.facts.get("capability"):
+            case [int(major), int(minor)] if capability is not None:
+                return (major, minor) >= capability
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

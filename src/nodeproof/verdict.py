@@ -225,7 +225,7 @@ class _Case:
         demanded = {
             Key(check=check, kind=device.kind, device=device.id): loaded_s
             for device in plan.devices
-            for check, loaded_s in manifest.required(plan.profile, device.kind).items()
+            for check, loaded_s in manifest.required(plan.profile, device).items()
         }
         added = {
             p.key: max(p.loaded_s, demanded.get(p.key, 0.0)) for p in plan.checks if p.required

@@ -44,6 +44,7 @@ int nvmlDeviceGetPciInfo_v3(device gpu, pci_info *to) {
     return 0;
 }
 int nvmlDeviceGetMemoryInfo(device gpu, memory_info *to) { ENTER(NUMBER); to->total = 85899345920ULL; to->free = to->total; to->used = 0; return 0; }
+int nvmlDeviceGetCudaComputeCapability(device gpu, int *major, int *minor) { ENTER(NUMBER); *major = 9; *minor = 0; return 0; }
 int nvmlDeviceGetMigMode(device gpu, unsigned *now, unsigned *next) {
     ENTER(NUMBER);
     *now = *next = getenv("STANDIN_MIG") != NULL;

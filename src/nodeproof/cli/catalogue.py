@@ -38,6 +38,8 @@ def _explained(entry: Entry) -> list[str]:
         f"when short   blames {entry.cause}; remedy {entry.about.remedy}",
         f"profiles     {', '.join(p for p in Profile if p in entry.profiles)}",
     ]
+    if entry.capability:
+        lines.append("GPUs         from compute capability {}.{}".format(*entry.capability))
     if entry.load:
         load = ", ".join(f"{p} {s:g} s" for p, s in entry.load.items())
         lines.append(f"load         {load}")

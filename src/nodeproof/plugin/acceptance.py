@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from nodeproof import lifeline, manifest, plugin, spec, verdict
-from nodeproof.checks import CannotMeasure, CheckSpec, Plant, spec_of
+from nodeproof.checks import CannotMeasure, CheckSpec, Plant, Results, spec_of
 from nodeproof.child import Interrupted
 from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
 from nodeproof.plugin import findings, options, planning, selftesting
@@ -90,7 +91,8 @@ class Acceptance:
     def parametrise(self, metafunc: pytest.Metafunc) -> None:
         """Make one test of a check per device of its kinds; the id is the device's label."""
         declared = _declared(metafunc.function)
-        devices = self.machine.of_kinds(declared.kinds)
+        of_kinds = self.machine.of_kinds(declared.kinds)
+        devices = [d for d in of_kinds if d.has(declared.capability)]
         if self.options.profile not in declared.profiles:
             devices = []
         self._limits_of(declared)
@@ -206,7 +208,9 @@ class Acceptance:
         try:
             done = self._work(declared, device, {}, self._load(declared))
             answer = self._answer(declared, done)
-            findings.call(pyfuncitem, device, answer, measurements, self._limits_of(declared))
+            peers = self._peers(declared, device, {}, self._load(declared))
+            limits = self._limits_of(declared)
+            findings.call(pyfuncitem, device, answer, peers, measurements, limits)
         except pytest.skip.Exception as skip:
             pyfuncitem.stash[_FINDING] = findings.unjudged(
                 declared, device, Outcome.SKIP, str(skip)
@@ -256,6 +260,27 @@ class Acceptance:
     def _work(
         self, declared: CheckSpec, device: Device, more: Mapping[str, Any], load_s: float
     ) -> list[Done]:
+        """Do the work on every device, and return what became of it where this check looks."""
+        done = self._done(declared, more, load_s)
+        if declared.gathers:
+            return [done[d.id] for d in self.machine.devices]
+        return [done[device.id]]
+
+    def _peers(
+        self, declared: CheckSpec, device: Device, more: Mapping[str, Any], load_s: float
+    ) -> Results:
+        """What the same work came to on the other devices, of those that answered."""
+        if declared.gathers:
+            return []
+        found = []
+        done = self._done(declared, more, load_s)
+        for other in self._planned[declared.id]:
+            with contextlib.suppress(CannotMeasure):
+                if other.id != device.id:
+                    found.append((other, done[other.id].result()))
+        return found
+
+    def _done(self, declared: CheckSpec, more: Mapping[str, Any], load_s: float) -> dict[str, Done]:
         """Do the work on every device that this session has under this check, all at once."""
         limits = self._limits_of(declared)
         args = {
@@ -267,8 +292,7 @@ class Acceptance:
         on = gathered if declared.gathers or declared.work.group else self._planned[declared.id]
         if not on:
             raise CannotMeasure(f"no device was under test: see {planning.COUNT}")
-        done = self._runner.perform(declared.work, args, on, load_s=load_s)
-        return [done[d.id] for d in on] if declared.gathers else [done[device.id]]
+        return self._runner.perform(declared.work, args, on, load_s=load_s)
 
     def _answer(self, declared: CheckSpec, done: list[Done]) -> Any:
         if declared.gathers:
@@ -276,19 +300,23 @@ class Acceptance:
         return done[0].result()
 
     def _selftest(self, item: pytest.Function, declared: CheckSpec, device: Device) -> SelfTest:
+        peers: Results = []
+
         def attempt(answer: Any) -> Judgement:
-            return self._attempt(item, declared, device, answer)
+            return self._attempt(item, declared, device, answer, peers)
 
         try:
             bounded, trials, faulty = frozenset[str](), [], False
             own = None if self.options.selftest_only else self._own_answer(declared, device)
             if own is not None:
+                peers = self._peers(declared, device, {}, self._load(declared))
                 judgement = attempt(own)
                 bounded, faulty = judgement.bounded, judgement.outcome is Outcome.FAIL
             for plant in declared.plants:
                 if plant.args:
                     done = self._work(declared, device, plant.args, 0.0)
                     answer = self._answer(declared, done)
+                    peers = self._peers(declared, device, plant.args, 0.0)
                     faulty = faulty and self._witness(item, declared, device, plant)
                     trials.append(
                         selftesting.planted_in_worker(
@@ -297,6 +325,7 @@ class Acceptance:
                     )
                     continue
                 answer = own or self._own_answer(declared, device)
+                peers = self._peers(declared, device, {}, self._load(declared))
                 trial = selftesting.planted_in_answer(declared, plant, answer, attempt)
                 trials += [trial] if trial else []
             return selftesting.concluded(declared, device, trials, bounded)
@@ -319,19 +348,25 @@ class Acceptance:
                 planted = self._answer(declared, self._work(declared, other, plant.args, 0.0))
             except CannotMeasure:
                 continue
-            sound = self._attempt(item, declared, other, own).outcome is Outcome.PASS
+            sound = self._attempt(item, declared, other, own, []).outcome is Outcome.PASS
             if other.id != device.id and sound and planted["found"] == planted["planted"] != []:
                 return True
         return False
 
     def _attempt(
-        self, item: pytest.Function, declared: CheckSpec, device: Device, answer: Any
+        self,
+        item: pytest.Function,
+        declared: CheckSpec,
+        device: Device,
+        answer: Any,
+        peers: Results,
     ) -> Judgement:
         """Judge an answer by the check's own function, and record nothing."""
         measurements = Measurements()
         raised: BaseException | None = None
         try:
-            findings.call(item, device, answer, measurements, self._limits_of(declared))
+            limits = self._limits_of(declared)
+            findings.call(item, device, answer, peers, measurements, limits)
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001  judged
             raised = error
         return judge(declared, measurements.taken, findings.as_assertion(raised))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeproof.checks import CheckSpec
+from nodeproof.checks import CheckSpec, Results
 from nodeproof.model import Cause, Device, Finding, Outcome, Remedy
 from nodeproof.plugin.judging import Judgement, Measurements
 from nodeproof.plugin.runner import Done
@@ -16,13 +16,19 @@ _SHOWN = 64  # items of a list kept as evidence
 
 
 def call(
-    item: pytest.Function, device: Device, answer: Any, measure: Measurements, limits: Any
+    item: pytest.Function,
+    device: Device,
+    answer: Any,
+    peers: Results,
+    measure: Measurements,
+    limits: Any,
 ) -> None:
     """Call the check's function with those arguments that it names."""
     given = {
         "device": device,
         "result": answer,
         "results": answer,
+        "peers": peers,
         "measure": measure,
         "limits": limits,
     }

@@ -176,6 +176,7 @@ def _devices(views: _Views) -> Iterator[dict[str, Any]]:
             "vbios": known.vbios,
             "pci": known.pci,
             "memory_bytes": known.memory_bytes,
+            "capability": known.capability,
         }
     in_order = sorted(facts.items(), key=lambda item: (item[1]["pci"], item[0]))
     for number, (uuid, said) in enumerate(in_order):

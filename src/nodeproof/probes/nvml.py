@@ -86,6 +86,7 @@ class Gpu:
     serial: str | None
     vbios: str | None
     memory_bytes: int | None
+    capability: tuple[int, int] | None  # CUDA compute capability
     mig: bool | None
     refusals: dict[str, str] = field(default_factory=dict)
 
@@ -207,6 +208,7 @@ def _gpu(index: int, uuid: str, device: Any) -> tuple[Gpu, NvmlError | None]:
         serial=read("serial", "nvmlDeviceGetSerial", _text),
         vbios=read("vbios", "nvmlDeviceGetVbiosVersion", _text),
         memory_bytes=read("memory_bytes", "nvmlDeviceGetMemoryInfo", lambda m: int(m.total)),
+        capability=read("capability", "nvmlDeviceGetCudaComputeCapability", lambda c: (c[0], c[1])),
         mig=read("mig", "nvmlDeviceGetMigMode", lambda m: m[0] == pynvml.NVML_DEVICE_MIG_ENABLE),
         refusals=refusals,
     )
