@@ -115,3 +115,10 @@ def pause(context):
 def boast(context, *, seconds=0.0):
     """Claim a load that was never there."""
     return {"loaded_s": seconds, "value": 1}
+
+
+def leave_cpu1(context):
+    """Fail on one device, answer on the others."""
+    if context.device_label == "cpu1":
+        raise ValueError("not here")
+    return {"value": 7}

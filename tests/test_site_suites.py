@@ -30,7 +30,9 @@ def both(ran, check):
     return pair[0]
 
 
-@pytest.mark.parametrize("check", ["sound", "named", "limited", "exact", "several"])
+@pytest.mark.parametrize(
+    "check", ["sound", "named", "limited", "exact", "several", "compared", "asked"]
+)
 def test_a_sound_check_passes_on_each_device_with_a_number_and_its_detector_proved(ran, check):
     found = both(ran, check)
     assert (found["outcome"], found["cause"], found["remedy"]) == ("pass", None, "none")
@@ -43,6 +45,23 @@ def test_a_check_over_all_devices_makes_one_finding(ran):
     found = [f for (check, _), f in ran.findings().items() if check == "site.case.gathered"]
     assert [(f["outcome"], f["device"]["kind"]) for f in found] == [("pass", "node")]
     assert found[0]["measurements"][0]["value"] == 2
+
+
+def test_a_check_sees_its_peers_and_when_a_fault_is_planted_theirs_as_well(ran):
+    found = both(ran, "compared")["measurements"]
+    assert {m["name"]: m["value"] for m in found} == {
+        "value": 7,
+        "peers agree": 1,
+        "peers planted": 0,
+    }
+    tests = [ran.selftests()["site.case.compared", f"cpu{n}"] for n in (0, 1)]
+    assert [len(test["planted"]) for test in tests] == [2, 2]
+
+
+def test_a_device_that_did_not_answer_is_nobodys_peer(ran):
+    found = ran.findings()
+    assert found["site.case.widowed", "cpu0"]["measurements"][0]["value"] == 0
+    assert found["site.case.widowed", "cpu1"]["outcome"] == "error"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from nodeproof.checks import (
     CannotMeasure,
     Cause,
+    Device,
     DeviceKind,
     Load,
     Measure,
@@ -41,6 +42,33 @@ def test_sound(result: Result, measure: Measure) -> None:
 def test_gathered(results: Results, measure: Measure) -> None:
     """Judged over all devices."""
     measure("devices", len({r["label"] for _, r in results}), at_least=2)
+
+
+@of(
+    "compared",
+    plant=(
+        Plant(args={"planted": ["here"], "found": ["here"], "value": -3}, breaks=("value",)),
+        Plant(alter=lambda result: {**result, "value": 8}, breaks=("peers agree",)),
+    ),
+)
+def test_compared(device: Device, result: Result, peers: Results, measure: Measure) -> None:
+    """Held against what the same work came to on the others: planted there too, where it is here."""
+    measure("value", result["value"], at_least=0)
+    agreeing = [d for d, r in peers if d.id != device.id and r["value"] == result["value"]]
+    measure("peers agree", len(agreeing), at_least=1)
+    measure("peers planted", sum("planted" in r for _, r in peers))
+
+
+@of("widowed", work=Work(call="standin_work:leave_cpu1"))
+def test_widowed(peers: Results, result: Result, measure: Measure) -> None:
+    """A peer that did not answer is no peer."""
+    measure("peers", len(peers), at_most=0)
+
+
+@of("asked", capability=(99, 9))
+def test_asked(result: Result, measure: Measure) -> None:
+    """A device that does not say what it is capable of is asked."""
+    measure("value", result["value"], at_least=0)
 
 
 @of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
@@ -16,11 +15,12 @@ from typing import Any
 import pytest
 
 from nodeproof import lifeline, manifest, plugin, spec, verdict
-from nodeproof.checks import CannotMeasure, CheckSpec, Plant, Results, spec_of
+from nodeproof.checks import CannotMeasure, CheckSpec, spec_of
 from nodeproof.child import Interrupted
-from nodeproof.model import COMPUTE, Device, Finding, Outcome, SelfTest
+from nodeproof.model import COMPUTE, Device, Finding, Outcome
 from nodeproof.plugin import findings, options, planning, selftesting
-from nodeproof.plugin.judging import Judgement, Measurements, judge
+from nodeproof.plugin.examination import Examination
+from nodeproof.plugin.judging import Measurements, judge
 from nodeproof.plugin.machine import Machine, look
 from nodeproof.plugin.refusal import Refusal
 from nodeproof.plugin.runner import Done, Runner
@@ -53,7 +53,6 @@ class Acceptance:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._limits: dict[str, Any] = {}
-        self._planned: dict[str, list[Device]] = {}
         self._verdict: Verdict | None = None
         self._writer: Writer | None = None
         self._interrupted = ""
@@ -85,6 +84,12 @@ class Acceptance:
         config.add_cleanup(self._close)
         identify = not config.option.collectonly
         self.machine: Machine = look(self._runner, self.options, identify=identify)
+        self._examination = Examination(
+            options=self.options,
+            runner=self._runner,
+            machine=self.machine,
+            limits_of=self._limits_of,
+        )
 
     # --- collecting -------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Acceptance:
             return
         checks = [(d, i.stash[_DEVICE]) for i in session.items if (d := _declared_by(i))]
         for declared, device in checks:
-            self._planned.setdefault(declared.id, []).append(device)
+            self._examination.planned.setdefault(declared.id, []).append(device)
         plan = planning.plan(
             checks,
             machine=self.machine,
@@ -193,7 +198,7 @@ class Acceptance:
             return None
         device = pyfuncitem.stash[_DEVICE]
         if self.options.selftest_only:
-            test = self._selftest(pyfuncitem, declared, device)
+            test = self._examination.selftest(pyfuncitem, declared, device)
             self._record("selftest", plain(test))
             if not test.caught:
                 pytest.fail(f"{declared.id} on {device}: {test.summary}", pytrace=False)
@@ -206,16 +211,17 @@ class Acceptance:
         answer: Any = None
         done: list[Done] = []
         try:
-            done = self._work(declared, device, {}, self._load(declared))
-            answer = self._answer(declared, done)
-            peers = self._peers(declared, device, {}, self._load(declared))
+            done = self._examination.done(declared, device)
+            answer = self._examination.answer(declared, done)
+            peers = self._examination.peers(declared, device)
             limits = self._limits_of(declared)
             findings.call(pyfuncitem, device, answer, peers, measurements, limits)
         except pytest.skip.Exception as skip:
             pyfuncitem.stash[_FINDING] = findings.unjudged(
                 declared, device, Outcome.SKIP, str(skip)
             )
-            self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
+            test = self._examination.selftest(pyfuncitem, declared, device)
+            self._record("selftest", plain(test))
             raise
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  judged below
             raised = error
@@ -223,7 +229,8 @@ class Acceptance:
         pyfuncitem.stash[_FINDING] = findings.finding(
             declared, device, judgement, measurements, answer, done
         )
-        self._record("selftest", plain(self._selftest(pyfuncitem, declared, device)))
+        test = self._examination.selftest(pyfuncitem, declared, device)
+        self._record("selftest", plain(test))
         if judgement.outcome is Outcome.FAIL:
             pytest.fail(f"{device}: {judgement.summary}", pytrace=False)
         if judgement.outcome is Outcome.ERROR:
@@ -256,135 +263,6 @@ class Acceptance:
             report.user_properties.append(("nodeproof.outcome", finding.outcome.value))
             report.user_properties.append(("nodeproof.device", device.id))
         return report
-
-    def _work(
-        self, declared: CheckSpec, device: Device, more: Mapping[str, Any], load_s: float
-    ) -> list[Done]:
-        """Do the work on every device, and return what became of it where this check looks."""
-        done = self._done(declared, more, load_s)
-        if declared.gathers:
-            return [done[d.id] for d in self.machine.devices]
-        return [done[device.id]]
-
-    def _peers(
-        self, declared: CheckSpec, device: Device, more: Mapping[str, Any], load_s: float
-    ) -> Results:
-        """What the same work came to on the other devices, of those that answered."""
-        if declared.gathers:
-            return []
-        found = []
-        done = self._done(declared, more, load_s)
-        for other in self._planned[declared.id]:
-            with contextlib.suppress(CannotMeasure):
-                if other.id != device.id:
-                    found.append((other, done[other.id].result()))
-        return found
-
-    def _done(self, declared: CheckSpec, more: Mapping[str, Any], load_s: float) -> dict[str, Done]:
-        """Do the work on every device that this session has under this check, all at once."""
-        limits = self._limits_of(declared)
-        args = {
-            name: self._runner.substitutes.get(str(value), value)
-            for name, value in declared.work.args.items()
-        }
-        args |= {name: getattr(limits, name) for name in declared.work.from_limits} | dict(more)
-        gathered = self.machine.devices
-        on = gathered if declared.gathers or declared.work.group else self._planned[declared.id]
-        if not on:
-            raise CannotMeasure(f"no device was under test: see {planning.COUNT}")
-        return self._runner.perform(declared.work, args, on, load_s=load_s)
-
-    def _answer(self, declared: CheckSpec, done: list[Done]) -> Any:
-        if declared.gathers:
-            return [(d, o.result()) for d, o in zip(self.machine.devices, done, strict=True)]
-        return done[0].result()
-
-    def _selftest(self, item: pytest.Function, declared: CheckSpec, device: Device) -> SelfTest:
-        peers: Results = []
-
-        def attempt(answer: Any) -> Judgement:
-            return self._attempt(item, declared, device, answer, peers)
-
-        try:
-            bounded, trials, faulty = frozenset[str](), [], False
-            own = None if self.options.selftest_only else self._own_answer(declared, device)
-            if own is not None:
-                peers = self._peers(declared, device, {}, self._load(declared))
-                judgement = attempt(own)
-                bounded, faulty = judgement.bounded, judgement.outcome is Outcome.FAIL
-            for plant in declared.plants:
-                if plant.args:
-                    done = self._work(declared, device, plant.args, 0.0)
-                    answer = self._answer(declared, done)
-                    peers = self._peers(declared, device, plant.args, 0.0)
-                    faulty = faulty and self._witness(item, declared, device, plant)
-                    trials.append(
-                        selftesting.planted_in_worker(
-                            declared, plant, answer, attempt, faulty=faulty
-                        )
-                    )
-                    continue
-                answer = own or self._own_answer(declared, device)
-                peers = self._peers(declared, device, {}, self._load(declared))
-                trial = selftesting.planted_in_answer(declared, plant, answer, attempt)
-                trials += [trial] if trial else []
-            return selftesting.concluded(declared, device, trials, bounded)
-        except Exception as error:  # noqa: BLE001  a self-test that broke is one that was missed
-            return selftesting.missed(declared, device, f"{type(error).__name__}: {error}")
-
-    def _witness(
-        self, item: pytest.Function, declared: CheckSpec, device: Device, plant: Plant
-    ) -> bool:
-        """Whether this detector finds another device sound, and its planted fault exactly.
-
-        A comparison that calls everything wrong looks like a device that is broken for good; it
-        does so on every device. Blame needs a witness: without one nobody is condemned.
-        """
-        if declared.gathers:
-            return False
-        for other in self._planned[declared.id]:
-            try:
-                own = self._answer(declared, self._work(declared, other, {}, self._load(declared)))
-                planted = self._answer(declared, self._work(declared, other, plant.args, 0.0))
-            except CannotMeasure:
-                continue
-            sound = self._attempt(item, declared, other, own, []).outcome is Outcome.PASS
-            if other.id != device.id and sound and planted["found"] == planted["planted"] != []:
-                return True
-        return False
-
-    def _attempt(
-        self,
-        item: pytest.Function,
-        declared: CheckSpec,
-        device: Device,
-        answer: Any,
-        peers: Results,
-    ) -> Judgement:
-        """Judge an answer by the check's own function, and record nothing."""
-        measurements = Measurements()
-        raised: BaseException | None = None
-        try:
-            limits = self._limits_of(declared)
-            findings.call(item, device, answer, peers, measurements, limits)
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001  judged
-            raised = error
-        return judge(declared, measurements.taken, findings.as_assertion(raised))
-
-    def _own_answer(self, declared: CheckSpec, device: Device) -> Any:
-        """The answer on the device itself, if the work on it came back with one."""
-        alters = any(plant.alter for plant in declared.plants)
-        try:
-            done = self._work(declared, device, {}, self._load(declared))
-            return self._answer(declared, done)
-        except CannotMeasure:
-            if alters:
-                raise
-            return None
-
-    def _load(self, declared: CheckSpec) -> float:
-        load = None if self.options.selftest_only else declared.work.load
-        return load.seconds(self.options.profile) if load else 0.0
 
     def _limits_of(self, declared: CheckSpec) -> Any:
         if declared.id not in self._limits:

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from nodeproof.checks import CannotMeasure, Result, Work
 from nodeproof.child import Answer, Call, Lost, Pool, Raised, Reply
 from nodeproof.model import COMPUTE, Attempt, Cause, Device, DeviceKind, Outcome, Remedy
 from nodeproof.plugin.options import Options
+from nodeproof.plugin.watched import watched
 
 _ANY = "node"  # the worker for what is about no single device
 _WATCH = "watch"
@@ -36,15 +36,14 @@ class Done:
 
     reply: Reply
     seconds: float
-    samples: int  # of telemetry meanwhile
+    samples: tuple[Mapping[str, Any], ...]  # of telemetry meanwhile
     attempts: tuple[Attempt, ...] = ()
 
     def result(self) -> Result:
         """Return the answer with its telemetry rate. Raises `WorkFailed` if there is none."""
         match self.reply:
             case Answer(result=result, silence_s=silence_s):
-                rate = self.samples / self.seconds if self.seconds > 0 else 0.0
-                seen = {"samples": self.samples, "hz": rate, "silence_s": silence_s}
+                seen = watched(self.samples, seconds=self.seconds, silence_s=silence_s)
                 return {**result, "telemetry": seen}
             case Raised(type=kind, message=message, cause=cause):
                 known = Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT
@@ -67,7 +66,7 @@ class Runner:
     pool: Pool = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
     _done: dict[tuple[str, str], Done] = field(default_factory=dict)
-    _samples: Counter[str] = field(default_factory=Counter)
+    _samples: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of this work
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     _meetings: int = 0
     _closed: bool = False
@@ -170,7 +169,7 @@ class Runner:
                 }
             context = self._context(device, group)
             calls[self._worker(device)] = Call(call=work.call, args=args, context=context)
-        before = Counter(self._samples)
+        self._samples.clear()
         started = time.monotonic()
         replies = self.pool.run(calls, deadline_s=work.deadline_s + load_s)
         seconds = time.monotonic() - started
@@ -178,7 +177,7 @@ class Runner:
             d.id: Done(
                 reply=replies[self._worker(d)],
                 seconds=seconds,
-                samples=self._samples[d.id] - before[d.id],
+                samples=tuple(self._samples.get(d.id, ())),
             )
             for d in devices
         }
@@ -215,7 +214,7 @@ class Runner:
         elif kind == "telemetry":
             device = str(content.get("device", ""))
             label = next((d.label for d in self.devices if d.id == device), "")
-            self._samples[device] += 1
+            self._samples.setdefault(device, []).append(content)
             self.record("telemetry", {**clock, **content, **self._latest.pop(label, {})})
         else:
             device = next((d.id for d in self.devices if d.label == worker), "")

@@ -123,6 +123,17 @@ def missed(spec: CheckSpec, device: Device, why: str) -> SelfTest:
     return SelfTest(check=spec.id, device=device, caught=False, summary=why)
 
 
+def borne_out_by_the_host(answer: Any) -> bool:
+    """Whether the host computed the known answer where a device is said to be wrong.
+
+    Kernels that ask the host say so under `host`. A comparison that calls everything wrong is seen
+    by what it calls wrong: the same bits as it expects.
+    """
+    wrong = [f for f in answer["found"] if "expected" in f]
+    differ = all(f["got"] != f["expected"] for f in wrong)
+    return answer.get("host") == "right" and bool(wrong) and differ
+
+
 def _unseen(spec: CheckSpec, plant: Plant, judgement: Judgement) -> str:
     """Say what is wrong with the judgement on a planted fault, `""` if nothing is."""
     said = f"{judgement.outcome}: {judgement.summary}" if judgement.summary else judgement.outcome

@@ -1,0 +1,36 @@
+"""What the telemetry of a device showed while it did one piece of work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def watched(
+    samples: Sequence[Mapping[str, Any]], *, seconds: float, silence_s: float
+) -> dict[str, Any]:
+    """Sum up the samples that came in during `seconds`.
+
+    - `samples`, `hz`: how many, and how many a second;
+    - `throttle`: in how many of them each bit of the clock event reasons was set, by "0x8";
+      `throttle_read`: in how many those bits could be read at all;
+    - `hottest_c`: the highest temperature that was read, `None` where none was;
+    - `silence_s`: for how long the worker itself was not heard.
+
+    By bit and over all samples: a mask compared as a whole loses combined reasons, and the state
+    at the end is not that under load.
+    """
+    bits: Counter[str] = Counter()
+    masks = [m for s in samples if isinstance(m := s.get("throttle"), int)]
+    for mask in masks:
+        bits.update(hex(1 << n) for n in range(mask.bit_length()) if mask >> n & 1)
+    heat = [t for s in samples if isinstance(t := s.get("temperature_c"), int | float)]
+    return {
+        "samples": len(samples),
+        "hz": len(samples) / seconds if seconds > 0 else 0.0,
+        "throttle": dict(bits),
+        "throttle_read": len(masks),
+        "hottest_c": max(heat, default=None),
+        "silence_s": silence_s,
+    }
