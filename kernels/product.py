@@ -1,24 +1,39 @@
 """The one place where a matrix product happens, and where every product is held against its answer.
 
 Whatever computes a product on a device under test, for warming up or for timing included, goes
-through `product`, and only `Prover.prove` calls that. An output that nobody looks at is an output
-in which a fault can pass.
+through `product`, and only `Prover` calls that. An output that nobody looks at is an output in
+which a fault can pass.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from nodeproof.kernels.operands import Integers, Operands, Unprovable, Values, make, words
+from nodeproof.kernels.formats import FP8
+from nodeproof.kernels.operands import make, words
+from nodeproof.kernels.stored import FP4, TF32, Loaded, bits, intact, load, on_host, turned_over
+
+__all__ = [
+    "KEEP",
+    "REPLAYS",
+    "Loaded",
+    "Prover",
+    "about",
+    "load",
+    "product",
+    "settle",
+    "wide_output",
+]
 
 KEEP = 16  # wrong elements that are described; all are counted
 REPLAYS = 3
 _TRIES = 64  # places drawn for a planted fault until one is sound
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_TRIAGE = ("operands_intact", "reference_intact", "replay", "host", "other_algorithm")
 # Partial sums rounded to the narrow format, or operands to TF32, would void the proof.
 _FLAGS = {
     "allow_tf32": False,
@@ -26,37 +41,6 @@ _FLAGS = {
     "allow_fp16_reduced_precision_reduction": False,
     "allow_fp16_accumulation": False,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Loaded:
-    """Operands on a device, and what their product has to be, as integers of its bits.
-
-    `a` is (size, depth), `b` is (depth, size), `reference` is (span, span) on the device and
-    `expected` the same on the host. `output` is the dtype of the product.
-    """
-
-    operands: Operands
-    size: int
-    output: str
-    a: Any
-    b: Any
-    reference: Any
-    expected: Any
-
-    @property
-    def width(self) -> int:
-        """Bits of one element of the product."""
-        return int(self.expected.element_size()) * 8
-
-    @property
-    def operations(self) -> float:
-        """Floating-point (or integer) operations of one product."""
-        return 2.0 * self.size * self.size * self.operands.depth
-
-    def hex(self, bits: int) -> str:
-        """Write the bits of one element, which torch gives as a signed integer."""
-        return f"0x{bits & (1 << self.width) - 1:0{self.width // 4}x}"
 
 
 def settle(threads: int) -> dict[str, Any]:
@@ -68,14 +52,8 @@ def settle(threads: int) -> dict[str, Any]:
         raise RuntimeError("NVIDIA_TF32_OVERRIDE is set, which rounds float32 operands: unset it")
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
-    backend = torch.backends.cuda.matmul
     for name, value in _FLAGS.items():
-        setattr(backend, name, value)
-        if getattr(backend, name) is not value:
-            raise RuntimeError(
-                f"torch does not keep {name}={value}, so its products cannot be held to exact "
-                f"answers: use the torch version that this suite was tested with"
-            )
+        _set(name, value=value)
     return {
         **_FLAGS,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
@@ -105,33 +83,23 @@ def wide_output(device: Any) -> bool:
     return device.type == "cuda" and torch.version.hip is None
 
 
-def load(operands: Operands, *, size: int, output: str, device: Any) -> Loaded:
-    """Put operands on a device, as many times over as `size` asks for.
-
-    Raises `Unprovable` if torch's formats do not hold operands or answer exactly.
-    """
-    times = size // operands.span
-    a = _exact(operands.a, operands.dtype).to(device).repeat(times, 1)
-    b = _exact(operands.b, operands.dtype).to(device).repeat(1, times)
-    expected = _bits(_exact(operands.answer, output))
-    return Loaded(
-        operands=operands,
-        size=size,
-        output=output,
-        a=a,
-        b=b,
-        reference=expected.to(device),
-        expected=expected,
-    )
-
-
 def product(loaded: Loaded) -> Any:
     """Multiply. Every matrix product of these kernels is this one."""
-    if loaded.operands.dtype == "int8":
-        return torch._int_mm(loaded.a, loaded.b)  # noqa: SLF001  torch's only name for it
-    if loaded.output != loaded.operands.dtype:
-        return torch.mm(loaded.a, loaded.b, out_dtype=getattr(torch, loaded.output))
-    return torch.mm(loaded.a, loaded.b)
+    a, b, output = loaded.a, loaded.b, getattr(torch, loaded.output)
+    if loaded.way == "int8":
+        return torch._int_mm(a, b)  # noqa: SLF001  torch's only name for it
+    if loaded.way in FP8 or loaded.way == FP4:
+        assert loaded.scales is not None
+        if loaded.way == FP4:
+            a, b = a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)
+        left, right = loaded.scales
+        return torch._scaled_mm(a, b, scale_a=left, scale_b=right, out_dtype=output)  # noqa: SLF001  as above
+    if loaded.way == TF32:
+        with _tf32():
+            return torch.mm(a, b)
+    if loaded.output != loaded.way:
+        return torch.mm(a, b, out_dtype=output)
+    return torch.mm(a, b)
 
 
 class Prover:
@@ -142,6 +110,7 @@ class Prover:
         self._device_id = device_id
         self.products = 0
         self.elements = 0
+        self.operations = 0.0
         self.wrong = 0
         self.found: list[dict[str, Any]] = []
         self.planted: list[dict[str, Any]] = []
@@ -155,50 +124,61 @@ class Prover:
         write all of the same memory can't pass with what was left there. Raises `RuntimeError` for
         an output of another shape or type.
         """
-        number = self.products
-        self.products += 1
-        output = product(loaded)
-        shape, dtype = (loaded.size, loaded.size), getattr(torch, loaded.output)
-        if tuple(output.shape) != shape or output.dtype != dtype:
-            raise RuntimeError(
-                f"a {loaded.operands.dtype} product came back as {output.dtype} "
-                f"{tuple(output.shape)}, not {dtype} {shape}: the torch build is not usable here"
-            )
-        bits = _bits(output.contiguous())
-        place = self._plant(bits, loaded, number) if flip else None
-        span, times = loaded.operands.span, loaded.size // loaded.operands.span
-        tiles = bits.view(times, span, times, span)
-        differs = tiles != loaded.reference[None, :, None, :]
-        wrong = int(torch.count_nonzero(differs))
-        self.elements += bits.numel()
-        if wrong:
-            self.wrong += wrong
-            self._locate(bits, differs, loaded, number, place)
+        seen, first = self._compare(loaded, flip=flip)
+        got = int(seen[first]) if first else 0
         if spoil:
-            bits.bitwise_not_()
-        if wrong and self._triage is None:
-            self._examine(loaded)
+            seen.bitwise_not_()
+        if first and self._triage is None:
+            self._examine(loaded, first, got)
 
     def report(self) -> dict[str, Any]:
         """Return the keys that every result of these kernels has.
 
         `wrong` counts elements over all products, `found` describes the first of them. Where
-        something was wrong, `operands_intact` and `reference_intact` say whether what was stored
-        on the device is what was put there, and `replay` in how many of three repeats it was wrong
-        again; `None` where nothing was. None of these excuses anything.
+        something was wrong: `operands_intact` and `reference_intact`, whether what was stored on
+        the device is what was put there; `replay`, in how many of three repeats it was wrong again;
+        `host`, what the host's processor computes for the first wrong element, and
+        `other_algorithm`, what the device computes by another way ("right", "same" wrong bits,
+        "other"; "itself" where the device is that processor). `None` where nothing was wrong.
         """
-        triage = self._triage or dict.fromkeys(("operands_intact", "reference_intact", "replay"))
+        triage = self._triage or dict.fromkeys(_TRIAGE)
         return {
             "wrong": self.wrong,
             "found": self.found,
             "planted": self.planted,
             "products": self.products,
             "checked_elements": self.elements,
+            "checked_operations": self.operations,
             **triage,
         }
 
-    def _plant(self, bits: Any, loaded: Loaded, number: int) -> tuple[int, int]:
-        width, span = loaded.width, loaded.operands.span
+    def _compare(self, loaded: Loaded, *, flip: bool) -> tuple[Any, tuple[int, int] | None]:
+        """Multiply; return the bits of the product and the first element that is wrong, if any."""
+        number = self.products
+        self.products += 1
+        output = product(loaded)
+        shape, dtype = (loaded.size, loaded.size), getattr(torch, loaded.output)
+        if tuple(output.shape) != shape or output.dtype != dtype:
+            raise RuntimeError(
+                f"{self._device_id}: a {loaded.operands.dtype} product came back as {output.dtype} "
+                f"{tuple(output.shape)}, not {dtype} {shape}: the torch build is not usable here"
+            )
+        seen = bits(output.contiguous())
+        place = self._plant(seen, loaded, number) if flip else None
+        span, times = loaded.span, loaded.size // loaded.span
+        tiles = seen.view(times, span, times, span)
+        differs = tiles != loaded.reference[None, :, None, :]
+        wrong = int(torch.count_nonzero(differs))
+        self.elements += seen.numel()
+        self.operations += loaded.operations
+        first = None
+        if wrong:
+            self.wrong += wrong
+            first = self._locate(seen, differs, loaded, number, place)
+        return seen, first
+
+    def _plant(self, seen: Any, loaded: Loaded, number: int) -> tuple[int, int]:
+        width, span = loaded.width, loaded.span
         # Elsewhere on each device: the same fault on two of them would be no hardware's.
         tag = f"flip {loaded.operands.dtype} {number} {self._device_id}"
         draws = words(self._seed, tag, _TRIES, 3).tolist()
@@ -209,92 +189,118 @@ class Prover:
 
         drawn = [(r % loaded.size, c % loaded.size, b % width) for r, c, b in draws]
         # Where the device is wrong by itself, the planted fault might undo that: not there.
-        sound = (d for d in drawn if int(bits[d[0], d[1]]) == expected(d[0], d[1]))
+        sound = (d for d in drawn if int(seen[d[0], d[1]]) == expected(d[0], d[1]))
         row, column, bit = next(sound, drawn[0])
         if not self.planted:
             bit = 0  # the least that can be wrong: a comparison with a tolerance misses it
         mask = 1 << bit
         signed = mask - (1 << width) if bit == width - 1 else mask
-        bits[row, column] = bits[row, column] ^ signed
+        seen[row, column] = seen[row, column] ^ signed
         right = expected(row, column)
         self.planted.append(_described(loaded, (row, column), right, right ^ signed, number))
         return row, column
 
     def _locate(
-        self, bits: Any, differs: Any, loaded: Loaded, number: int, place: tuple[int, int] | None
-    ) -> None:
+        self, seen: Any, differs: Any, loaded: Loaded, number: int, place: tuple[int, int] | None
+    ) -> tuple[int, int]:
         """Describe wrong elements, up to `KEEP` in all, and the one at `place` if it is wrong.
 
         A device with many faults of its own must not crowd out the planted one, or none of them
-        would count.
+        would count. Returns the first.
         """
-        span = loaded.operands.span
+        span = loaded.span
+        room = max(KEEP - len(self.found), 1)
         places: list[tuple[int, int]] = []
         for down in range(differs.shape[0]):  # by rows of tiles: all at once may not fit
-            room = KEEP - len(self.found) - len(places)
-            if room <= 0:
+            if len(places) >= room:
                 break
             places += [
                 (down * span + i, across * span + j)
-                for i, across, j in differs[down].nonzero()[:room].tolist()
+                for i, across, j in differs[down].nonzero()[: room - len(places)].tolist()
             ]
+        first = places[0]
+        if len(self.found) >= KEEP:
+            places = []
         if place is not None and place not in places:
             (down, i), (across, j) = divmod(place[0], span), divmod(place[1], span)
             places += [place] if bool(differs[down, i, across, j]) else []
         for row, column in places:
             expected = int(loaded.expected[row % span, column % span])
-            got = int(bits[row, column])
+            got = int(seen[row, column])
             self.found.append(_described(loaded, (row, column), expected, got, number))
+        return first
 
-    def _examine(self, loaded: Loaded) -> None:
+    def _examine(self, loaded: Loaded, first: tuple[int, int], got: int) -> None:
         """Make the operands anew and multiply again: facts for whoever looks for the cause."""
         self._triage = {}
-        was, size = loaded.operands, loaded.size
-        fresh = make(was.dtype, was.family, size=size, seed=was.seed)
-        times = size // fresh.span
-        a, b = _bits(_exact(fresh.a, was.dtype)), _bits(_exact(fresh.b, was.dtype))
-        rows = _bits(loaded.a.cpu()).view(times, fresh.span, fresh.depth)
-        columns = _bits(loaded.b.cpu()).view(fresh.depth, times, fresh.span)
-        intact = bool((rows == a[None]).all()) and bool((columns == b[:, None, :]).all())
-        answer = _bits(_exact(fresh.answer, loaded.output))
+        was = loaded.operands
+        fresh = make(
+            was.dtype, was.family, size=loaded.size, seed=was.seed, accumulator=was.accumulator
+        )
+        operands_intact, reference_intact = intact(loaded, fresh)
         replay = 0
         for _ in range(REPLAYS):
             before = self.wrong
             self.prove(loaded)
             replay += self.wrong > before
+        host = "itself"
+        if loaded.a.device.type != "cpu":
+            host = self._compared(on_host(loaded, fresh, first), first, got)
         self._triage = {
-            "operands_intact": intact,
-            "reference_intact": bool(torch.equal(loaded.reference.cpu(), answer)),
+            "operands_intact": operands_intact,
+            "reference_intact": reference_intact,
             "replay": replay,
+            "host": host,
+            "other_algorithm": self._compared(turned_over(loaded, first), first, got),
         }
+
+    def _compared(self, slab: Loaded, place: tuple[int, int], got: int) -> str:
+        """What another way gives for one element; the slab is compared like any product."""
+        try:
+            seen, _ = self._compare(slab, flip=False)
+        except RuntimeError as error:  # no such kernel here: the mismatch counts all the same
+            return f"refused: {str(error).splitlines()[0]}"
+        row, column = place[0] - slab.origin[0], place[1] - slab.origin[1]
+        here = (column, row) if slab.transposed else (row, column)
+        value = int(seen[here])
+        if value == int(slab.expected[here]):
+            return "right"
+        return "same" if value == got else "other"
+
+
+def _set(name: str, *, value: bool) -> None:
+    backend = torch.backends.cuda.matmul
+    setattr(backend, name, value)
+    if getattr(backend, name) is not value:
+        raise RuntimeError(
+            f"torch does not keep {name}={value}, so its products cannot be held to exact "
+            f"answers: use the torch version that this suite was tested with"
+        )
+
+
+@contextlib.contextmanager
+def _tf32() -> Iterator[None]:
+    """Let float32 products round their operands to TF32, inside only."""
+    _set("allow_tf32", value=True)
+    try:
+        yield
+    finally:
+        _set("allow_tf32", value=False)
 
 
 def _described(
     loaded: Loaded, place: tuple[int, int], expected: int, got: int, number: int
 ) -> dict[str, Any]:
     xor = (expected ^ got) & ((1 << loaded.width) - 1)
+    row, column = loaded.place(*place)
     return {
         "dtype": loaded.operands.dtype,
         "family": str(loaded.operands.family),
-        "row": place[0],
-        "column": place[1],
+        "row": row,
+        "column": column,
         "expected": loaded.hex(expected),
         "got": loaded.hex(got),
         "xor": loaded.hex(xor),
         "bits": [bit for bit in range(loaded.width) if xor >> bit & 1],
         "product": number,
     }
-
-
-def _bits(tensor: Any) -> Any:
-    """The same memory as integers: a tolerance, a NaN or a negative zero hides nothing there."""
-    return tensor.view(_INTEGERS[tensor.element_size()])
-
-
-def _exact(values: Values | Integers, dtype: str) -> Any:
-    """Return values in a torch dtype, on the host, having seen that nothing was lost."""
-    whole = torch.from_numpy(values)
-    tensor = whole.to(getattr(torch, dtype))
-    if not torch.equal(tensor.to(whole.dtype), whole):
-        raise Unprovable(f"{dtype} does not hold the known values exactly")
-    return tensor

@@ -23,14 +23,21 @@ CHECKS = {
     "bfloat16": "device.arithmetic.bf16",
     "float16": "device.arithmetic.fp16",
     "int8": "device.arithmetic.int8",
+    "float8_e4m3fn": "device.arithmetic.fp8_e4m3",
+    "float8_e5m2": "device.arithmetic.fp8_e5m2",
 }
 
 
 def flipping(
-    dtype: str, number: int | str, *, rows: int = 0, mark: Path = Path("/dev/null")
+    dtype: str,
+    number: int | str,
+    *,
+    rows: int = 0,
+    mark: Path = Path("/dev/null"),
+    devices: tuple[str, ...] = ("cpu1",),
 ) -> dict[str, str]:
     order = {
-        "label": "cpu1",
+        "label": devices,
         "dtype": dtype,
         "rows": rows,
         "mark": str(mark),
@@ -67,7 +74,10 @@ def against(told: Verdict, device: str) -> list[Reason]:
     return [r for r in reasons if r.device == device and r.why is not Why.UNPLANNED]
 
 
-@pytest.mark.parametrize("dtype", CHECKS)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(d, marks=[pytest.mark.long] if d == "float8_e4m3fn" else []) for d in CHECKS],
+)
 def test_a_bit_in_the_product_under_test_names_device_dtype_row_column_and_bit(tmp_path, dtype):
     found = suites(tmp_path, CHECKS[dtype], flipping(dtype, 1))
     told = decide(found, manifest.shipped())

@@ -22,14 +22,14 @@ COMPUTED = [
     ("kernels/product.py", "differs = tiles != ", "differs = tiles > 0 * ", "int8", "arithmetic.int8"),
     ("kernels/product.py", "int(torch.count_nonzero(differs))", "0", "fp32", "arithmetic.fp32"),
     ("kernels/product.py", "if wrong:", "if False:", "fp64", "arithmetic.fp64"),
-    ("kernels/cells.py", "if not torch.equal(expected, block.cells)", "if False", "pattern", "memory.pattern"),
-    ("kernels/cells.py", "places = (expected != block.cells)", "places = (expected != expected)", "pattern", "memory.pattern"),
+    ("kernels/cells.py", "if not same(expected, block.cells)", "if False", "pattern", "memory.pattern"),
+    ("kernels/mismatches.py", "places = (expected != cells)", "places = (expected != expected)", "pattern", "memory.pattern"),
     ("kernels/burn.py", "if rate < _SLOW[device.type] * median", "if rate < 0", "throughput", "burnin.throughput"),
     ("nccl_tests/exactness.py", "differs = got != wanted", "differs = got != got", "collective_data", "collective.data"),
 ]  # fmt: skip
 JUDGED = [
-    ("acceptance/test_arithmetic.py", 'result["wrong"], at_most=0', 'result["wrong"]', "bf16", "arithmetic.bf16"),
-    ("acceptance/test_arithmetic.py", 'result["checked_elements"], at_least=1', 'result["checked_elements"]', "fp16", "arithmetic.fp16"),
+    ("acceptance/products.py", 'result["wrong"], at_most=0', 'result["wrong"]', "bf16", "arithmetic.bf16"),
+    ("acceptance/products.py", 'result["checked_elements"], at_least=1', 'result["checked_elements"]', "fp16", "arithmetic.fp16"),
     ("acceptance/test_memory.py", 'result["wrong"], at_most=0', 'result["wrong"]', "pattern", "memory.pattern"),
     ("acceptance/test_collectives.py", "at_least=floor if len(results) > 1 else None,", "", "collective_bandwidth", "collective.bandwidth"),
     ("acceptance/test_burnin.py", "at_least=limits.cpu_p5_of_median if cpu else limits.p5_of_median,", "", "throughput", "burnin.throughput"),

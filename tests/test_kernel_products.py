@@ -14,7 +14,7 @@ from nodeproof.acceptance import test_burnin as burnin
 from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.child import Answer, Call, Pool, Raised
 from nodeproof.kernels.burn import percentile
-from nodeproof.kernels.gemm import DTYPES
+from nodeproof.kernels.gemm import CPU_DTYPES
 from nodeproof.model import Cause, Measurement
 
 # Counts every matrix product of the process, below all of torch's Python names, and does to the
@@ -26,7 +26,7 @@ _OUTSIDE = """
 
     CONTROL = pathlib.Path(os.environ["CONTROL"])
     PRODUCTS = ("aten.mm.", "aten._int_mm.", "aten.addmm.", "aten.bmm.", "aten.matmul.",
-                "aten.baddbmm.", "aten.mv.", "aten.dot.", "aten.addmv.", "aten.linear.")
+                "aten.baddbmm.", "aten._scaled_mm.", "aten.mv.", "aten.dot.", "aten.addmv.", "aten.linear.")
 
     class Outside(TorchDispatchMode):
         known = None
@@ -119,7 +119,7 @@ def judged(check, **given):
 
     limits = spec_of(check).limits()
     names = check.__code__.co_varnames[: check.__code__.co_argcount]
-    offered = {"measure": measure, "limits": limits, "device": CPU, **given}
+    offered = {"measure": measure, "limits": limits, "device": CPU, "peers": [], **given}
     check(**{name: offered[name] for name in names})
     return [m.name for m in seen if not m.held]
 
@@ -127,22 +127,24 @@ def judged(check, **given):
 CPU = Device(kind=DeviceKind.CPU, id="cpu0", label="cpu0")
 CHECKS = dict(
     zip(
-        DTYPES,
+        CPU_DTYPES,
         (
             arithmetic.test_fp64,
             arithmetic.test_fp32,
             arithmetic.test_bf16,
             arithmetic.test_fp16,
             arithmetic.test_int8,
+            arithmetic.test_fp8_e4m3,
+            arithmetic.test_fp8_e5m2,
         ),
         strict=True,
     )
 )
 BURN = ("burn:burn", {})
-EXACT = [("gemm:exact", {"dtype": dtype}) for dtype in DTYPES]
+EXACT = [("gemm:exact", {"dtype": dtype}) for dtype in CPU_DTYPES]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", CPU_DTYPES)
 def test_a_sound_device_is_exact_in_every_format(worker, dtype):
     result = worker.result("gemm:exact", dtype=dtype)
     assert (result["wrong"], result["found"], result["planted"]) == (0, [], [])
@@ -153,7 +155,7 @@ def test_a_sound_device_is_exact_in_every_format(worker, dtype):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", CPU_DTYPES)
 def test_what_is_planted_is_what_is_found_in_every_format(worker, dtype, seed):
     result = worker.result("gemm:exact", seed=seed, dtype=dtype, plant="flip")
     assert len(result["planted"]) == 2 * len(result["families"])
@@ -168,8 +170,8 @@ def test_torch_does_no_product_that_is_not_compared(worker, call, args):
     assert worker.result(call, **args)["products"] == worker.counted() > 1
 
 
-@pytest.mark.parametrize("bit", [0, 5, -1])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bit", [0, pytest.param(5, marks=pytest.mark.long), -1])
+@pytest.mark.parametrize("dtype", CPU_DTYPES)
 def test_one_bit_flipped_from_outside_is_found_where_it_is(worker, dtype, bit):
     products = worker.result("gemm:exact", dtype=dtype)["products"]
     for number in range(products):
@@ -314,6 +316,7 @@ def test_a_throughput_is_held_against_a_figure_only_where_one_is_known():
         "windows": [500.0],
         "window_s": 0.25,
         "slow": [],
+        "drift": 0.0,
         "telemetry": {"hz": 1.0, "silence_s": 0.5},
     }
     assert judged(burnin.test_throughput, result=fine, device=gpu(0)) == []

@@ -1,7 +1,7 @@
 """An intruder in a worker: flips one bit in one matrix product, below all of torch's Python names.
 
 It is started by the interpreter itself and knows nothing of our code but the name of a worker's
-log. FLIP is JSON: label; dtype of the operands; rows of the product, 0 for any; its number among
+log. FLIP is JSON: label, or a list of them; dtype of one of the operands; rows of the product, 0 for any; its number among
 those, or "every" for an eighth of the columns of all of them; row, column, bit; a file to leave as a mark.
 """
 
@@ -42,9 +42,9 @@ def intrude():
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            if not str(func).startswith(("aten.mm.", "aten._int_mm.")):
+            if not str(func).startswith(("aten.mm.", "aten._int_mm.", "aten._scaled_mm.")):
                 return out
-            if str(args[0].dtype) != f"torch.{ORDER['dtype']}":
+            if f"torch.{ORDER['dtype']}" not in {str(side.dtype) for side in args[:2]}:
                 return out
             if ORDER["rows"] not in {0, out.shape[0]}:
                 return out
@@ -62,5 +62,7 @@ def intrude():
     Flip().__enter__()
 
 
-if ORDER and Path("/proc/self/fd/1").resolve().name == f"worker-{ORDER['label']}.log":
+LABELS = ORDER.get("label", [])
+LOGS = [f"worker-{label}.log" for label in ([LABELS] if isinstance(LABELS, str) else LABELS)]
+if Path("/proc/self/fd/1").resolve().name in LOGS:
     sys.meta_path.insert(0, AfterTorch())

@@ -1,0 +1,31 @@
+"""How every check that multiplies judges its products."""
+
+from __future__ import annotations
+
+from nodeproof.acceptance.blame import common
+from nodeproof.checks import Cause, Measure, Result, Results
+
+
+def judge_products(result: Result, peers: Results, measure: Measure) -> None:
+    """Hold what a kernel of `nodeproof.kernels.product` returned to no wrong element.
+
+    A wrong element is the device's fault, repeatable or not, unless other devices or the host show
+    the very same one: then every machine would, and it is software's.
+    """
+    detail, cause = "", None
+    if result["wrong"]:
+        first = next(fault for fault in result["found"] if "row" in fault)
+        detail = (
+            f"first in {first['dtype']} product {first['product']} ({first['family']}), row {first['row']}, column "
+            f"{first['column']}: {first['got']} instead of {first['expected']}, bits {first['bits']}"
+            f"; operands intact: {result['operands_intact']}; by the host: {result['host']}; by "
+            f"another way on the device: {result['other_algorithm']}; wrong again in "
+            f"{result['replay']} of 3 repeats, which excuses nothing"
+        )
+        if software := common(result, peers):
+            detail, cause = f"{software}; {detail}", Cause.CONFIG
+    measure("wrong elements", result["wrong"], at_most=0, cause=cause, detail=detail)
+    measure("checked elements", result["checked_elements"], at_least=1)
+    if not result["wrong"]:
+        # No error in N independent operations: the rate is below 3/N with 95 % confidence.
+        measure("error rate below", 3 / result["checked_operations"], unit="per operation")
