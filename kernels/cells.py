@@ -7,95 +7,113 @@ both values, and every cell is read after all of its neighbours changed.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
+import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
 from nodeproof.kernels.operands import key, words
 
-KEEP = 16  # mismatches that are described; all are counted
-WORD = 8  # bytes
-_OFFSETS = 4096  # mismatches from whose offsets strides are counted
-_MASK = (1 << 64) - 1
+__all__ = ["WORD", "Block", "Fused", "Pattern", "Sweep", "same"]
+
+_WINDOWS = 2  # a processor's random words are this many blocks long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A piece of the tested memory, small enough for a cache on a processor."""
+class Fused(Protocol):
+    """Verify, and invert, several blocks by one kernel of the device."""
 
-    number: int
-    offset: int  # bytes from the start of the tested memory
-    cells: Any  # int64
+    group: int  # blocks, at most, of one call
+
+    def __call__(self, blocks: list[Block], *, inverted: bool, invert: bool) -> Any:
+        """Return how many words were wrong as a tensor of the device, without waiting for it."""
 
 
 class Pattern:
-    """What each word has to hold: a random block, times an odd number and plus another per block.
+    """What each word has to hold: random words, and for each block another view of them.
 
-    The random block is on the device; it and all numbers can be derived again from the seed.
+    On a GPU a block is the random words XOR a number of the block's own, which registers do for
+    nothing. On a processor it is a window of them with a start of its own: nothing has to be
+    computed, and memory is compared almost as fast as it can be read. Words that a fault of one
+    address line confuses always differ there (in the first `block` blocks); of others two hold the
+    same once in `block` times. The random words are on the device; they and all numbers can be
+    derived again from the seed.
     """
 
-    def __init__(self, *, seed: int, block: int, device: Any) -> None:
+    def __init__(self, *, seed: int, block: int, device: Any, windowed: bool | None = None) -> None:
+        """Make the random words; `block` is a power of two, `windowed` the processor's way."""
         self._seed = seed
-        self._base = torch.from_numpy(self._derive(block)).to(device)
-        self._scratch = torch.empty_like(self._base)
+        self._windowed = device.type == "cpu" if windowed is None else windowed
+        self._length = block * (_WINDOWS if self._windowed else 1)
+        self._block = block
+        # No two blocks start at one place, and words a power of two apart are never the same word:
+        # for that the step from one start to the next is odd, and not one short of a block.
+        self._turn = key(seed, "window turn") % (block // 2 - 1) * 2 + 1
+        self._first = key(seed, "window first")
+        self.base = torch.from_numpy(self._derive()).to(device)
+        self._inverse = ~self.base if self._windowed else self.base
+        self._scratch = None if self._windowed else torch.empty_like(self.base)
 
     def expected(self, block: Block, *, inverted: bool) -> Any:
-        """All words of a block; valid until the next call."""
+        """All words of a block, not to be written to; valid until the next call."""
         size = block.cells.numel()
-        factor, plus = self._numbers(block.number)
-        out = self._scratch[:size]
-        # -x - 1 inverts all bits of x: the same arithmetic with other numbers.
-        sign, less = (-1, -1) if inverted else (1, 0)
-        return torch.add(
-            torch.tensor(_signed(sign * plus + less)),
-            self._base[:size],
-            alpha=_signed(sign * factor),
-            out=out,
-        )
+        if self._scratch is None:
+            start = self._start(block.number)
+            return (self._inverse if inverted else self.base)[start : start + size]
+        mask = torch.tensor(self.mask(block.number, inverted=inverted))
+        return torch.bitwise_xor(self.base[:size], mask, out=self._scratch[:size])
+
+    def mask(self, block: int, *, inverted: bool) -> int:
+        """What the random words are XORed with in this block, as int64."""
+        own = 0 if self._windowed else key(self._seed, f"mask {block}")
+        return signed(own ^ ALL_BITS if inverted else own)
 
     def word(self, block: int, index: int, *, inverted: bool) -> int:
         """One word as an unsigned number, by Python's arithmetic and from the seed alone."""
-        pair = words(self._seed, "memory base", self._base.numel(), 2)[index]
-        factor, plus = self._numbers(block)
-        value = ((int(pair[0]) << 32 | int(pair[1])) * factor + plus) & _MASK
-        return value ^ _MASK if inverted else value
+        drawn = words(self._seed, "memory base", self._length, 2)
+        pair = drawn[self._start(block) + index]
+        value = int(pair[0]) << 32 | int(pair[1])
+        return (value ^ self.mask(block, inverted=inverted)) & ALL_BITS
 
     def damage(self) -> int:
-        """Words of the random block that are no longer what they were made as."""
-        fresh = torch.from_numpy(self._derive(self._base.numel()))
-        return int(torch.count_nonzero(self._base.cpu() != fresh))
+        """Words of the random ones, in either polarity, that are no longer what they were made as."""
+        fresh = torch.from_numpy(self._derive())
+        wrong = int(torch.count_nonzero(self.base.cpu() != fresh))
+        if self._windowed:
+            wrong += int(torch.count_nonzero(self._inverse != ~fresh))
+        return wrong
 
-    def _numbers(self, block: int) -> tuple[int, int]:
-        return key(self._seed, f"factor {block}") | 1, key(self._seed, f"plus {block}")
+    def _start(self, block: int) -> int:
+        return (self._turn * block + self._first) % self._block if self._windowed else 0
 
-    def _derive(self, block: int) -> Any:
-        pairs = words(self._seed, "memory base", block, 2).astype(np.uint64)
+    def _derive(self) -> Any:
+        pairs = words(self._seed, "memory base", self._length, 2).astype(np.uint64)
         return (pairs[:, 0] << np.uint64(32) | pairs[:, 1]).view(np.int64)
 
 
-class Sweep:
+class Sweep(Mismatches):
     """Goes over the tested memory, verifying, and remembers what was wrong."""
 
-    def __init__(self, *, pattern: Pattern, pieces: list[Any], block: int) -> None:
+    def __init__(
+        self, *, pattern: Pattern, pieces: list[Any], block: int, fused: Fused | None = None
+    ) -> None:
+        super().__init__(pieces)
         self.pattern = pattern
+        self._fused = fused
+        self._groups = [list(_cut(piece, block)) for piece in self.pieces]
         self.blocks: list[Block] = []
-        offset = 0
-        for piece in pieces:
-            for start in range(0, piece.numel(), block):
-                cells = piece[start : start + block]
-                self.blocks.append(Block(number=len(self.blocks), offset=offset, cells=cells))
-                offset += cells.numel() * WORD
-        self.bytes = offset
+        for group in self._groups:
+            for block_ in group:
+                block_.number = len(self.blocks)
+                self.blocks.append(block_)
         self.verified = 0
-        self.wrong = 0
-        self._planted: set[int] = set()  # offsets
-        self.found: list[dict[str, Any]] = []
-        self.offsets: list[int] = []
+
+    @property
+    def path(self) -> str:
+        """Which code compares: a kernel of the device's own, or torch."""
+        return "fused" if self._fused else "torch"
 
     def fill(self) -> Iterator[int]:
         """Write the pattern; yield the bytes done so far, now and then."""
@@ -109,72 +127,85 @@ class Sweep:
         """Compare every word and invert it in place.
 
         In place, so that a bit that changes between the two is carried on and found by the next
-        pass. What was found wrong is put right first: each fault is reported once, unless it is
-        there again.
+        pass. What was found wrong is put right: each fault is reported once, unless it is there
+        again.
         """
+        if self._fused:
+            yield from self._verify_fused(
+                self._fused, phase, inverted=inverted, backwards=backwards, invert=invert
+            )
+            return
         for block in reversed(self.blocks) if backwards else self.blocks:
             expected = self.pattern.expected(block, inverted=inverted)
-            if not torch.equal(expected, block.cells):
-                self._locate(block, expected, phase)
+            if not same(expected, block.cells):
+                self.locate(block, expected, phase)
                 block.cells.copy_(expected)
             if invert:
                 torch.bitwise_not(block.cells, out=block.cells)
             self.verified += block.cells.numel() * WORD
             yield self.verified
 
-    def address(self, offset: int) -> int:
-        """Virtual address of a byte of the tested memory."""
-        block = self._holding(offset)
-        return int(block.cells.data_ptr()) + offset - block.offset
-
     def flip(self, offset: int, bit: int, phase: str, *, inverted: bool) -> dict[str, Any]:
         """Flip one bit of the word at `offset`, and return what has to be reported for it."""
-        block = self._holding(offset)
-        index, mask = (offset - block.offset) // WORD, _signed(1 << bit)
-        self._planted.add(offset)
-        block.cells[index] = block.cells[index] ^ mask
-        expected = self.pattern.word(block.number, index, inverted=inverted)
-        return self._described(offset, phase, expected, expected ^ (1 << bit))
+        return self.plant(offset, bit, phase, self.wanted(offset, inverted=inverted))
 
-    def strides(self) -> list[dict[str, int]]:
-        """How often which distance lies between neighbouring mismatches, the most frequent first."""
-        places = sorted(set(self.offsets))
-        steps = Counter(b - a for a, b in itertools.pairwise(places))
-        return [{"bytes": step, "count": count} for step, count in steps.most_common(8)]
+    def wanted(self, offset: int, *, inverted: bool) -> int:
+        """What the word at `offset` has to hold, as an unsigned number."""
+        block = next(b for b in reversed(self.blocks) if b.offset <= offset)
+        return self.pattern.word(block.number, (offset - block.offset) // WORD, inverted=inverted)
 
-    def _holding(self, offset: int) -> Block:
-        return next(b for b in reversed(self.blocks) if b.offset <= offset)
+    def _verify_fused(
+        self, fused: Fused, phase: str, *, inverted: bool, backwards: bool, invert: bool
+    ) -> Iterator[int]:
+        """Let one kernel do many blocks, and look for the place only where it counted."""
+        counted = []
+        for group in reversed(self._groups) if backwards else self._groups:
+            parts = [group[i : i + fused.group] for i in range(0, len(group), fused.group)]
+            for part in reversed(parts) if backwards else parts:
+                counted.append((part, fused(part, inverted=inverted, invert=invert)))
+                self.verified += sum(b.cells.numel() for b in part) * WORD
+                yield self.verified
+        # One wait for the whole pass. The kernel has inverted what was wrong, so it is still there.
+        for part, wrong in counted:
+            if count := int(wrong):
+                self._locate_after(part, count, phase, inverted=inverted, invert=invert)
 
-    def _locate(self, block: Block, expected: Any, phase: str) -> None:
-        places = (expected != block.cells).nonzero().flatten()
-        self.wrong += int(places.numel())
-        shown = places[: max(_OFFSETS - len(self.offsets), 0)].tolist()
-        # Many faults of the memory's own must not crowd out a planted one, or none would count.
-        for offset in sorted(self._planted):
-            index = (offset - block.offset) // WORD
-            if 0 <= index < block.cells.numel() and index not in shown:
-                shown += [index] if bool(expected[index] != block.cells[index]) else []
-        for index in shown:
-            offset = block.offset + index * WORD
-            self.offsets.append(offset)
-            if len(self.found) < KEEP or offset in self._planted:
-                wanted, got = int(expected[index]) & _MASK, int(block.cells[index]) & _MASK
-                self.found.append(self._described(offset, phase, wanted, got))
-
-    def _described(self, offset: int, phase: str, expected: int, got: int) -> dict[str, Any]:
-        xor = expected ^ got
-        return {
-            "offset": offset,
-            "address": f"{self.address(offset):#x}",
-            "phase": phase,
-            "expected": f"{expected:#018x}",
-            "got": f"{got:#018x}",
-            "xor": f"{xor:#018x}",
-            "bits": [bit for bit in range(64) if xor >> bit & 1],
-        }
+    def _locate_after(
+        self, part: list[Block], count: int, phase: str, *, inverted: bool, invert: bool
+    ) -> None:
+        before = self.wrong
+        for block in part:
+            now = self.pattern.expected(block, inverted=inverted != invert)
+            if not same(now, block.cells):
+                self.locate(block, now, phase, inverted=invert)
+                block.cells.copy_(now)
+        if (gone := count - (self.wrong - before)) > 0:
+            self.vanished(part[0], gone, phase)
 
 
-def _signed(number: int) -> int:
-    """The same 64 bits as torch's int64 takes them."""
-    number &= _MASK
-    return number - (1 << 64) if number >> 63 else number
+def same(a: Any, b: Any) -> bool:
+    """Whether two tensors hold the same bits, each of them compared.
+
+    On a processor by the C library, which compares as fast as memory is read; torch goes word by
+    word there.
+    """
+    if a.device.type == "cpu" and a.is_contiguous() and b.is_contiguous():
+        size = a.numel() * a.element_size()
+        assert size == b.numel() * b.element_size()
+        return bool(_memcmp(a.data_ptr(), b.data_ptr(), size) == 0)
+    return bool(torch.equal(a, b))
+
+
+def _c_compare() -> Any:
+    compare = ctypes.CDLL(None).memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    compare.restype = ctypes.c_int
+    return compare
+
+
+_memcmp = _c_compare()
+
+
+def _cut(piece: Block, block: int) -> Iterator[Block]:
+    for start in range(0, piece.cells.numel(), block):
+        yield Block(offset=piece.offset + start * WORD, cells=piece.cells[start : start + block])

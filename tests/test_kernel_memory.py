@@ -12,9 +12,11 @@ import torch
 from nodeproof.acceptance import test_memory as memory
 from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.child import Answer, Call, Pool, Raised
-from nodeproof.kernels.cells import Block, Pattern, Sweep
+from nodeproof.kernels.cells import Block, Pattern, Sweep, same
 from nodeproof.kernels.headroom import available
+from nodeproof.kernels.memory import pattern
 from nodeproof.model import Measurement
+from nodeproof.worker import Context
 
 MIB = 1 << 20
 CPU = Device(kind=DeviceKind.CPU, id="cpu0", label="cpu0")
@@ -163,8 +165,8 @@ def test_an_unknown_plant_is_refused(worker):
 
 
 def swept(pieces, block=1024):
-    pattern = Pattern(seed=3, block=block, device=torch.device("cpu"))
-    sweep = Sweep(pattern=pattern, pieces=pieces, block=block)
+    held = Pattern(seed=3, block=block, device=torch.device("cpu"))
+    sweep = Sweep(pattern=held, pieces=pieces, block=block)
     for _ in sweep.fill():
         pass
     return sweep
@@ -205,26 +207,59 @@ def test_each_bit_of_each_word_is_compared(bit):
         assert sweep.found == [planted]
 
 
+@pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("inverted", [False, True])
-def test_the_pattern_is_what_python_reckons_from_the_seed(inverted):
-    pattern = Pattern(seed=3, block=512, device=torch.device("cpu"))
+def test_the_pattern_is_what_python_reckons_from_the_seed(inverted, windowed):
+    held = Pattern(seed=3, block=512, device=torch.device("cpu"), windowed=windowed)
     for number in (0, 1, 77):
-        cells = torch.empty(512, dtype=torch.int64)
-        block = Block(number=number, offset=0, cells=cells)
-        words = pattern.expected(block, inverted=inverted).numpy().view(np.uint64).tolist()
-        assert words == [pattern.word(number, i, inverted=inverted) for i in range(512)]
+        block = Block(number=number, offset=0, cells=torch.empty(512, dtype=torch.int64))
+        words = held.expected(block, inverted=inverted).numpy().view(np.uint64).tolist()
+        assert words == [held.word(number, i, inverted=inverted) for i in range(512)]
         assert len(set(words)) == 512
 
 
-def test_damage_to_the_pattern_itself_is_told_apart():
-    sweep = swept([torch.empty(4096, dtype=torch.int64)])
+@pytest.mark.parametrize("turned", ["base", "_inverse"])
+def test_damage_to_the_pattern_itself_is_told_apart(turned):
+    sweep = swept([torch.empty(64 * 1024, dtype=torch.int64)])
     assert sweep.pattern.damage() == 0
-    base = sweep.pattern._base
-    base[5] ^= 1 << 40
-    passed(sweep)
+    getattr(sweep.pattern, turned)[1024] ^= 1 << 40  # in every window of a processor's pattern
+    if turned == "_inverse":
+        passed(sweep)
+    passed(sweep, inverted=turned == "_inverse")
     assert sweep.pattern.damage() == 1
-    assert sweep.wrong == 4  # one word of each block
-    assert sweep.strides() == [{"bytes": 1024 * 8, "count": 3}]
+    assert sweep.wrong == 64  # one word of each block
+    assert {tuple(f["bits"]) for f in sweep.found} == {(40,)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_words_that_one_address_line_tells_apart_hold_different_words(seed):
+    held = Pattern(seed=seed, block=64, device=torch.device("cpu"))
+    cells = torch.empty(64 * 64, dtype=torch.int64)
+    for _ in Sweep(pattern=held, pieces=[cells], block=64).fill():
+        pass
+    for line in range(12):
+        assert not (cells[torch.arange(4096) ^ (1 << line)] == cells).any()
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 1000])
+def test_one_bit_is_the_difference_between_same_and_not(size):
+    cells = torch.arange(size)
+    assert same(cells, cells.clone())
+    for word, bit in ((0, 0), (size - 1, 63), (size // 2, 31)):
+        other = cells.clone()
+        other[word] ^= torch.tensor(1).bitwise_left_shift(torch.tensor(bit))
+        assert not same(cells, other)
+        assert not same(cells.expand(2, size).T, other.expand(2, size).T)  # nothing side by side
+
+
+def test_faults_are_planted_elsewhere_on_each_device(context):
+    places = []
+    for device in ("cpu0", "cpu1"):
+        made = Context(**{**context(device_id=device), "host_root": Path("/")})
+        answer = pattern(made, cpu_share=0.002, gpu_share=0.9, plant="flip")
+        assert answer["found"] == answer["planted"]
+        places.append([fault["offset"] for fault in answer["planted"]])
+    assert not set(places[0]) & set(places[1])
 
 
 def node(root, files):

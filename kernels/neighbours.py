@@ -1,0 +1,180 @@
+"""Memory whose neighbours are written again and again: every twentieth word has to stay as it is.
+
+The modulo-20 test of memtest86, which MemtestG80 (Haque and Pande, 2010) found the most sensitive
+on GPUs: twenty shares no pattern with rows, banks and channels, so that a word's neighbours are
+never the same, and writes that a cache combines cannot hide what reaches the cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nodeproof.kernels import alone
+from nodeproof.kernels.cells import same
+from nodeproof.kernels.claim import MIB, claim
+from nodeproof.kernels.memory import Meter, finish
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
+from nodeproof.kernels.operands import key, words
+from nodeproof.kernels.place import place
+from nodeproof.worker import Context
+
+STEP = 20  # words from one that is kept to the next
+TURNS = 2 * STEP  # of a round
+_WRITES = 2  # of all others, one over the whole memory after the other
+_PLACES = 64  # to draw from, should the first be wrong already
+_BLOCK = {"cuda": STEP << 18, "cpu": STEP << 9}  # words
+
+
+class Neighbours(Mismatches):
+    """Keeps every twentieth word, disturbs the others, and remembers what was wrong."""
+
+    def __init__(self, pieces: list[Any], *, seed: int, block: int) -> None:
+        """Take pieces, each a multiple of `block` words, which is a multiple of twenty."""
+        super().__init__(pieces)
+        self._seed = seed
+        self._blocks: list[Block] = []
+        for piece in self.pieces:
+            for start in range(0, piece.cells.numel(), block):
+                self._blocks.append(
+                    Block(
+                        offset=piece.offset + start * WORD,
+                        cells=piece.cells[start : start + block],
+                        number=len(self._blocks),
+                    )
+                )
+        self._expected = torch.empty_like(self._blocks[0].cells)
+        self.read = 0  # bytes
+
+    def disturb(self, turn: int) -> Iterator[int]:
+        """Write every twentieth word, and then all the others twice with its complement.
+
+        Over the whole memory each time, so that a write is not just replaced in a cache; and with
+        one value for all of it, so that whatever lies around a word holds the opposite.
+        """
+        kept = _kept(turn)
+        value, other = signed(self.value(turn)), signed(self.value(turn) ^ ALL_BITS)
+        for block in self._blocks:
+            block.cells.view(-1, STEP)[:, kept].fill_(value)
+            yield block.number
+        for _ in range(_WRITES):
+            for block in self._blocks:
+                rows = block.cells.view(-1, STEP)
+                rows[:, :kept].fill_(other)
+                rows[:, kept + 1 :].fill_(other)
+                yield block.number
+
+    def verify(self, turn: int) -> Iterator[int]:
+        """Compare every word, those that were kept and the others."""
+        value = self.value(turn)
+        self._expected.fill_(signed(value ^ ALL_BITS))
+        self._expected.view(-1, STEP)[:, _kept(turn)].fill_(signed(value))
+        for block in self._blocks:
+            if not same(self._expected, block.cells):
+                self.locate(block, self._expected, phase(turn))
+            self.read += block.cells.numel() * WORD
+            yield block.number
+
+    def flip(self, draw: list[list[int]], turn: int, *, kept: bool) -> dict[str, Any]:
+        """Flip one bit of a word that is right: one of those kept, or one beside them."""
+        expected = self.value(turn) ^ (0 if kept else ALL_BITS)
+        for high, low, bit in draw:  # where the device is wrong by itself, another place
+            row = (high << 32 | low) % (self.bytes // WORD // STEP)
+            beside = 0 if kept else 1 + bit // 64 % (STEP - 1)
+            offset = (row * STEP + (_kept(turn) + beside) % STEP) * WORD
+            if self.word(offset) == expected:
+                break
+        return self.plant(offset, bit % 64, phase(turn), expected)
+
+    def value(self, turn: int) -> int:
+        """What the kept words hold: random bits in even turns, in odd ones the opposite."""
+        drawn = key(self._seed, f"neighbours {turn // 2}")
+        return drawn ^ ALL_BITS if turn % 2 else drawn
+
+
+def phase(turn: int) -> str:
+    """How one turn is called."""
+    return f"turn {turn}, words {_kept(turn)} of {STEP} kept"
+
+
+def _kept(turn: int) -> int:
+    """Which of twenty words are kept: each in two turns one after the other."""
+    return turn // 2 % STEP
+
+
+def neighbours(
+    context: Context, *, cpu_mib: float, gpu_share: float, seconds: float = 0.0, plant: str = ""
+) -> dict[str, Any]:
+    """Disturb a share of a GPU's free memory, or `cpu_mib` MiB, in whole rounds for `seconds`.
+
+    A round is forty turns, so that every word is kept twice, with opposite bits. With `plant="flip"` a bit of a kept
+    word is flipped in one turn and a bit of another in the next. Returns `wrong` (words), `found`,
+    `planted`, `compared` (words), `strides`, `rounds`, `gb_per_s` (read), `loaded_s` and how much was tested of what,
+    as `Claim.facts` has it. Raises `ValueError` for a share or size that is none, `RuntimeError`
+    where that much memory cannot be had.
+    """
+    if plant not in {"", "flip"}:
+        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    torch.set_num_threads(context.threads)
+    device = place(context)
+    block = _BLOCK[device.type]
+    taken = claim(
+        context,
+        device,
+        gpu_share=gpu_share,
+        cpu_mib=cpu_mib,
+        block=block,
+        spare=2 * block * WORD,
+        planting=bool(plant),
+    )
+    over = Neighbours(taken.pieces, seed=context.seed, block=block)
+    drawn = words(context.seed, f"neighbours flip {context.device_id}", 2 * _PLACES + 1, 3).tolist()
+    struck = drawn[0][0] % (TURNS - 1) if plant else -2
+    meter = Meter(context)
+    planted = []
+    begun, rounds = time.perf_counter(), 0
+    while not rounds or time.perf_counter() - begun < seconds:
+        for turn in range(rounds * TURNS, (rounds + 1) * TURNS):
+            meter.follow("disturbing", over.disturb(turn), over.bytes)
+            if turn == struck:
+                planted.append(over.flip(drawn[1 : _PLACES + 1], turn, kept=True))
+            if turn == struck + 1:
+                planted.append(over.flip(drawn[_PLACES + 1 :], turn, kept=False))
+            meter.follow("verifying", over.verify(turn), over.bytes)
+            finish(taken)
+        rounds += 1
+    spent = time.perf_counter() - begun
+    return {
+        "wrong": over.wrong,
+        "found": over.found,
+        "planted": planted,
+        "compared": over.read // WORD,
+        "strides": over.strides(),
+        "rounds": rounds,
+        "gb_per_s": over.read / spent / 1e9,
+        "loaded_s": spent,
+        **taken.facts(),
+    }
+
+
+def main() -> None:
+    """Prove that planted faults are found, then disturb memory and say how fast."""
+    context = alone.context()
+    planted = neighbours(context, cpu_mib=1, gpu_share=0.9, plant="flip")
+    if planted["planted"] != planted["found"] or len(planted["planted"]) != 2:
+        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
+    print("2 planted faults found")
+    result = neighbours(context, cpu_mib=32, gpu_share=0.9)
+    if result["wrong"]:
+        raise SystemExit(f"{result['wrong']} words wrong: {result['found']}")
+    print(
+        f"{TURNS} turns over {result['bytes'] / MIB:.0f} MiB in {result['loaded_s']:.1f} s: "
+        f"{result['gb_per_s']:.1f} GB/s read"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The checks of memory, whole: planted faults, faults of the memory's own, and dead comparisons."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+from test_detectors import caught, run_with
+
+from nodeproof.acceptance import test_memory as memory
+from nodeproof.checks import spec_of
+from nodeproof.kernels.march import march
+from nodeproof.kernels.neighbours import neighbours
+from nodeproof.kernels.retention import hold
+from nodeproof.model import Measurement
+from nodeproof.worker import Context
+
+CHECKS = {
+    "march": (march, memory.test_march),
+    "neighbours": (neighbours, memory.test_neighbours),
+    "hold": (hold, memory.test_hold),
+}
+
+
+def worked(work, given, listen=None, **args):
+    send = listen or (lambda _kind, _what: None)
+    made = Context(**{**given, "host_root": Path("/"), "send": send})
+    return work(made, **{"cpu_mib": 2.0, "gpu_share": 0.9, **args})
+
+
+def broken(function, result):
+    """The measurements that are out of bounds."""
+    seen = []
+
+    def measure(name, value, **bounds):
+        seen.append(Measurement(name=name, value=float(value), **bounds))
+
+    function(result=result, measure=measure)
+    return [m.name for m in seen if not m.held]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_sound_memory_passes(context, name):
+    work, function = CHECKS[name]
+    result = worked(work, context())
+    assert (result["wrong"], result["found"], result["planted"]) == (0, [], [])
+    assert result["compared"] * 8 >= 2 * result["bytes"]
+    assert 0 < result["share"] < 1
+    assert 0 < result["share_of_total"] < 1
+    assert broken(function, result) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_is_planted_is_what_is_found_elsewhere_on_each_device(context, name, seed):
+    work, function = CHECKS[name]
+    places = []
+    for device in ("cpu0", "cpu1"):
+        result = worked(work, context(device_id=device, seed=seed), plant="flip")
+        assert result["found"] == result["planted"]
+        assert result["wrong"] == len(result["planted"]) >= 2
+        assert broken(function, result) == ["wrong words"]
+        places.append([fault["offset"] for fault in result["planted"]])
+    assert places[0] != places[1]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_least_load_is_the_asked_for_seconds(context, name):
+    assert worked(CHECKS[name][0], context(), seconds=0.3)["loaded_s"] >= 0.3
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("args", [{"plant": "fire"}, {"cpu_mib": 0.0}, {"cpu_mib": 1e9}])
+def test_what_cannot_be_meant_is_refused(context, name, args):
+    with pytest.raises(ValueError, match=r"fire|MiB"):
+        worked(CHECKS[name][0], context(), **args)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("mib", [0.001, (1 << 20) - 1.0])
+def test_memory_that_cannot_be_had_is_refused_with_a_sentence(context, name, mib):
+    with pytest.raises(RuntimeError, match=r"cpu0: .* MiB to test could not be had"):
+        worked(CHECKS[name][0], context(), cpu_mib=mib)
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_bit_that_fades_while_memory_is_left_alone_is_found_whatever_it_fades_to(context, value):
+    start = []
+
+    def fading(kind, what):
+        if kind == "event":
+            start.append(int(what["address"], 16) + what["bytes"] // 2)
+        elif str(what["phase"]).startswith("holding"):
+            cell = ctypes.c_uint64.from_address(start[0])
+            cell.value = cell.value | 1 << 44 if value else cell.value & ~(1 << 44)
+
+    result = worked(hold, context(), fading, seconds=1.4)
+    assert [f["bits"] for f in result["found"]] == [[44]]  # in one of the two states it was there
+    assert result["wrong"] == 1
+    assert broken(memory.test_hold, result) == ["wrong words"]
+
+
+def test_a_hold_shows_that_it_is_alive(context):
+    said = []
+    worked(hold, context(), lambda kind, what: said.append((kind, what)), seconds=2.2)
+    phases = [what["phase"] for kind, what in said if kind == "progress"]
+    assert {"holding as written", "holding inverted"} <= set(phases)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_device_with_faults_of_its_own_still_reports_the_planted_ones(context, name):
+    """So many that none of the planted ones would be among the first."""
+
+    def listen(kind, what):
+        if kind == "event" and name == "hold":
+            start = int(what["address"], 16)
+            for word in range(what["bytes"] // 8 - 5000, what["bytes"] // 8):
+                ctypes.c_uint64.from_address(start + 8 * word).value ^= 1
+
+    result = worked(CHECKS[name][0], context(), listen, plant="flip")
+    places = [(f["offset"], f["phase"], *f["bits"]) for f in result["found"]]
+    for fault in result["planted"]:
+        assert (fault["offset"], fault["phase"], *fault["bits"]) in places
+    if name == "hold":
+        assert result["wrong"] == 5000 + len(result["planted"])
+
+
+# What breaks: file, what stands there, what then stands there, check that must notice.
+DEAD = [
+    ("kernels/march.py", "if bool((block.cells != expected).any()):", "if False:", "march"),
+    ("kernels/march.py", "for block in reversed(blocks) if element.downwards else blocks:", "for block in blocks[:1]:", "march"),
+    ("kernels/neighbours.py", "if not same(self._expected, block.cells):", "if False:", "neighbours"),
+    ("kernels/neighbours.py", "if not same(self._expected, block.cells):", "if not same(block.cells, block.cells):", "neighbours"),
+    ("kernels/cells.py", "if not same(expected, block.cells):", "if False:", "hold"),
+    ("kernels/cells.py", "_memcmp(a.data_ptr(), b.data_ptr(), size)", "_memcmp(a.data_ptr(), a.data_ptr(), size)", "hold"),
+    ("kernels/cells.py", "_memcmp(a.data_ptr(), b.data_ptr(), size)", "_memcmp(a.data_ptr(), b.data_ptr(), 1 << 16)", "pattern"),
+    ("kernels/mismatches.py", "(expected != cells)", "(cells != cells)", "march"),
+    ("kernels/mismatches.py", "self.wrong += int(places.shape[0])", "pass", "neighbours"),
+    ("acceptance/test_memory.py", 'result["wrong"], at_most=0', 'result["wrong"]', "march"),
+    ("acceptance/test_memory.py", 'result["rounds"], at_least=1', 'result["rounds"]', "march"),
+    ("acceptance/test_memory.py", 'result["held"], at_least=2', 'result["held"]', "hold"),
+    ("acceptance/test_memory.py", 'result["compared"], unit="words", at_least=1', 'result["compared"], unit="words"', "hold"),
+    ("acceptance/test_memory.py", 'result["bytes"], unit="bytes", at_least=1', 'result["bytes"], unit="bytes"', "neighbours"),
+]  # fmt: skip
+
+
+def selftested(monkeypatch, profile="deep"):
+    """Only the planted runs: a broken detector shows there, and a load would take its minute."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"--nodeproof-profile={profile} --nodeproof-selftest-only")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check"),
+    [
+        pytest.param(*row, id=f"{row[3]}: {row[1][:40]}", marks=[pytest.mark.long] if n else [])
+        for n, row in enumerate(DEAD)
+    ],
+)
+def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(
+    tmp_path, monkeypatch, file, old, new, check
+):
+    selftested(monkeypatch)
+    assert False in caught(run_with(tmp_path, file, old, new, check), f"memory.{check}")
+
+
+def test_the_same_copy_unbroken_catches_every_planted_fault(tmp_path, monkeypatch):
+    selftested(monkeypatch)
+    same = 'result["wrong"], at_most=0'
+    told = run_with(
+        tmp_path, "acceptance/test_memory.py", same, same, "march or test_neighbours or test_hold"
+    )
+    for check in CHECKS:
+        assert caught(told, f"memory.{check}") == {True}
+
+
+def test_nothing_of_it_is_asked_under_the_quick_profile():
+    for name, profiles in (("march", 3), ("neighbours", 3), ("hold", 2)):
+        spec = spec_of(CHECKS[name][1])
+        assert "quick" not in spec.profiles
+        assert len(spec.profiles) == profiles
