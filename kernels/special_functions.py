@@ -1,0 +1,97 @@
+"""Which special functions are swept, over which inputs, and what is known of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nodeproof.kernels.operands import key
+
+Values = NDArray[Any]  # float32 or float64
+
+_NEAR = (
+    2.0**-18
+)  # relative: what is farther off than 64 units in the last place is no such function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One function of torch, and what numpy has for it.
+
+    `exact` where IEEE 754 leaves one answer only and a GPU of NVIDIA gives it, `exact_on_cpu` where
+    torch does so on processors too.
+    """
+
+    name: str
+    width: int
+    torch: Callable[..., Any]
+    numpy: Callable[..., Values]
+    exact: bool = False
+    exact_on_cpu: bool = False
+    inputs: int = 1
+
+    def differs(self, got: Values, given: list[Values]) -> tuple[Values, Values]:
+        """Say which outputs are not the one that IEEE 754 allows, and what that is."""
+        with np.errstate(all="ignore"):
+            want = self.numpy(*given)
+        word = np.dtype(f"i{self.width // 8}")
+        # Which of the many NaNs comes out is left open; that one does, is not.
+        wrong = np.where(np.isnan(want), ~np.isnan(got), want.view(word) != got.view(word))
+        return wrong, want
+
+    def far(self, got: Values, given: list[Values]) -> int:
+        """Count outputs that are no approximation. That the others are near proves nothing more."""
+        largest, least = np.finfo(got.dtype).max, np.finfo(got.dtype).tiny
+        with np.errstate(all="ignore"):
+            exact = self.numpy(*(g.astype(np.float64) for g in given))
+            # What overflows here may be the largest number there, and what is tiny here 0 there.
+            want = np.clip(exact, -largest, largest)
+            off = np.abs(np.clip(got.astype(np.float64), -largest, largest) - want)
+            near = off <= _NEAR * np.abs(want) + 4 * least
+            return int(np.count_nonzero(~np.where(np.isnan(want), np.isnan(got), near)))
+
+
+def _inverse_root(x: Values) -> Values:
+    return np.asarray(1 / np.sqrt(x))
+
+
+# On a processor torch takes square roots from a vector library that errs by one unit in the last
+# place now and then (github.com/tenstorrent/tt-mlir/issues/8533), and reciprocals on some by estimate
+# and refinement (github.com/pytorch/pytorch/pull/47478); only quotients are IEEE's everywhere.
+FUNCTIONS = (
+    Function(name="exp2", width=32, torch=torch.exp2, numpy=np.exp2),
+    Function(name="log2", width=32, torch=torch.log2, numpy=np.log2),
+    Function(name="rsqrt", width=32, torch=torch.rsqrt, numpy=_inverse_root),
+    Function(name="sin", width=32, torch=torch.sin, numpy=np.sin),
+    Function(name="cos", width=32, torch=torch.cos, numpy=np.cos),
+    Function(name="tanh", width=32, torch=torch.tanh, numpy=np.tanh),
+    Function(name="exp", width=32, torch=torch.exp, numpy=np.exp),
+    Function(name="log", width=32, torch=torch.log, numpy=np.log),
+    Function(name="sqrt", width=32, torch=torch.sqrt, numpy=np.sqrt, exact=True),
+    Function(name="reciprocal", width=32, torch=torch.reciprocal, numpy=np.reciprocal, exact=True),
+    Function(name="sqrt64", width=64, torch=torch.sqrt, numpy=np.sqrt, exact=True),
+    *(
+        Function(
+            name=name,
+            width=width,
+            torch=torch.div,
+            numpy=np.divide,
+            exact=True,
+            exact_on_cpu=True,
+            inputs=2,
+        )
+        for name, width in (("divide", 32), ("divide64", 64))
+    ),
+)
+
+
+def patterns(seed: int, number: int, inputs: int, width: int, tag: str) -> NDArray[np.uint64]:
+    """Return the bit patterns of one round. No two are equal until all patterns have been there."""
+    start, stride = key(seed, f"start {tag}"), key(seed, f"stride {tag}") | 1
+    index = np.arange(inputs, dtype=np.uint64) + np.uint64(number * inputs)
+    return (np.uint64(start) + index * np.uint64(stride)) & np.uint64((1 << width) - 1)
