@@ -45,16 +45,23 @@ def main() -> None:
 
 
 def run(
-    pool: Pool, names: list[str], args: Mapping[str, Any], folder: Path, seed: int
+    pool: Pool,
+    names: list[str],
+    args: Mapping[str, Any],
+    folder: Path,
+    seed: int,
+    *,
+    call: str = _CALL,
 ) -> dict[str, Mapping[str, Any]]:
     """One meeting of the workers `names`; ends the program when a rank has no answer."""
     store = tempfile.mkstemp(dir=folder, prefix="store-")[1]
     calls = {
-        name: Call(call=_CALL, args=args, context=_context(names, rank, store, seed))
+        name: Call(call=call, args=args, context=_context(names, rank, store, seed))
         for rank, name in enumerate(names)
     }
     results = dict[str, Mapping[str, Any]]()
-    for name, reply in pool.run(calls, deadline_s=_DEADLINE_S).items():
+    deadline_s = _DEADLINE_S + float(args.get("seconds", 0.0))
+    for name, reply in pool.run(calls, deadline_s=deadline_s).items():
         if not isinstance(reply, Answer):
             sys.exit(f"{name}: {reply}")
         results[name] = reply.result

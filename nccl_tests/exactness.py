@@ -161,7 +161,7 @@ class Case:
 
     def _units(self, rank: int, start: int, stop: int, device: str) -> Any:
         """The whole numbers behind the elements, before the power of two, in int64."""
-        words = _words(self._key(rank), start, stop, device)
+        words = raw_words(self._key(rank), start, stop, device)
         if self._precision:
             # Signed, and never a negative zero, whose sign a sum may or may not keep.
             words.bitwise_and_(2 * self._magnitude - 1).sub_(self._magnitude)
@@ -253,7 +253,7 @@ def difference(case: Case, *, element: int, expected: int, got: int) -> dict[str
     }
 
 
-def _words(key: int, start: int, stop: int, device: str) -> Any:
+def raw_words(key: int, start: int, stop: int, device: str) -> Any:
     """64 well mixed bits for each element, in int64."""
     x = torch.arange(start, stop, dtype=torch.int64, device=device)
     x.mul_(_GAMMA).add_(key)
