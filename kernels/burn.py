@@ -34,7 +34,8 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     `plant="slow"` makes one window 25 times slower than any before it. Returns what `Prover.report`
     gives, except that a stalled window is planted and found as `{"window": n}`; and `windows`
     (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops` (nearest rank),
-    `p5_of_median`, `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
+    `p5_of_median`, `drift` (by how much the last quarter's median is below that of the first, as a
+    share of it; negative where it rose), `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
     `loaded_s`, `size`, `dtype`, `families`, `flags` and `versions`. Raises `ValueError` for an unknown plant.
     """
     if plant not in {"", "flip", "slow"}:
@@ -80,6 +81,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         "median_tflops": median,
         "p5_tflops": low,
         "p5_of_median": low / median,
+        "drift": drift(rates),
         "slow": slow,
         "loaded_s": loaded_s,
         "size": loads[0].size,
@@ -88,6 +90,13 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         "flags": flags,
         "versions": about(device),
     }
+
+
+def drift(values: list[float]) -> float:
+    """By how much the median of the last quarter is below that of the first, as a share of it."""
+    quarter = max(1, len(values) // 4)
+    first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
+    return 1.0 - last / first
 
 
 def percentile(values: list[float], percent: int) -> float:

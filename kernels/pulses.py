@@ -1,0 +1,145 @@
+"""Verified load in bursts: what a supply and a clock do between idle and full is tried as well.
+
+Faults depend on voltage, clock and temperature, and those swing most where a load begins and ends.
+Bursts of 1 to 300 ms alternate with pauses of the same length, first on all devices at once, then on
+half of them while the other half pauses. Every product of every burst is compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nodeproof.kernels import alone
+from nodeproof.kernels.operands import Family, make
+from nodeproof.kernels.place import place
+from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
+from nodeproof.worker import Context
+
+LENGTHS_MS = (1, 3, 10, 30, 100, 300)
+PHASES = ("together", "in turn")
+_PLANTED_MS = 10  # up to this length a planted run tries every burst once
+_FLIPS = 2
+_SIZE = {"cuda": 4096, "cpu": 256}
+_REPORT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One length of burst in one phase."""
+
+    length_ms: int
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.length_ms} ms {self.phase}"
+
+
+def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
+    """Multiply in bursts, over every length and phase, again and again for `seconds`.
+
+    All devices of the machine keep the same beat, by the clock that they share: burst number n of a
+    length begins at a whole multiple of twice that length, and a half of the devices (by their rank
+    in the group) one length later where the phase is "in turn". `plant="flip"` flips one bit in
+    two bursts. Returns what `Prover.report` gives and `cells` (bursts by length and phase),
+    `untried` (how many of the cells had none), `late` (bursts that began after half of their length
+    was over: the beat was not kept), `bursts`, `size`, `dtype`, `families`, `flags`, `versions` and
+    `loaded_s` (wall time, pauses included). Raises `ValueError` for an unknown plant.
+    """
+    if plant not in {"", "flip"}:
+        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    flags = settle(context.threads)
+    loads = _loads(context)
+    prover = Prover(seed=context.seed, device_id=context.device_id)
+    for loaded in loads:  # the first products are slow, and are compared like any other
+        prover.prove(loaded, spoil=False)
+    rank = context.group.rank if context.group else 0
+    lengths = [n for n in LENGTHS_MS if not plant or n <= _PLANTED_MS]
+    cells = {str(Cell(length_ms=n, phase=p)): 0 for n in lengths for p in PHASES}
+    late, begun = 0, time.monotonic()
+    reported = begun
+    while not all(cells.values()) or time.monotonic() - begun < seconds:
+        for cell in _cells(lengths):
+            # A burst of each in a planted run; else as many as make the cell last like any other.
+            for _ in range(1 if plant else max(1, lengths[-1] // cell.length_ms)):
+                flip = plant == "flip" and len(prover.planted) < _FLIPS
+                late += _burst(prover, loads, cell, rank, flip=flip)
+                cells[str(cell)] += 1
+                now = time.monotonic()
+                if now - reported >= _REPORT_S:
+                    reported = now
+                    done = min((now - begun) / seconds, 1.0) if seconds else 0.0
+                    context.progress(pulse=str(cell), done=done)
+                if seconds and all(cells.values()) and now - begun >= seconds:
+                    break
+    spent = time.monotonic() - begun
+    return {
+        **prover.report(),
+        "cells": cells,
+        "untried": sum(not count for count in cells.values()),
+        "bursts": sum(cells.values()),
+        "late": late,
+        "size": loads[0].size,
+        "dtype": loads[0].operands.dtype,
+        "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
+        "flags": flags,
+        "versions": about(place(context)),
+        "loaded_s": spent,
+    }
+
+
+def _cells(lengths: list[int]) -> Iterator[Cell]:
+    for phase in PHASES:
+        for length in lengths:
+            yield Cell(length_ms=length, phase=phase)
+
+
+def _burst(prover: Prover, loads: list[Loaded], cell: Cell, rank: int, *, flip: bool) -> bool:
+    """Wait for the beat, multiply for the length of the burst; say whether the beat was missed."""
+    length_s = cell.length_ms / 1000
+    shift = length_s if cell.phase == "in turn" and rank % 2 else 0.0
+    period = 2 * length_s
+    beats = (time.monotonic() - shift) // period + 1
+    starts = beats * period + shift
+    time.sleep(max(0.0, starts - time.monotonic()))
+    late = time.monotonic() - starts > length_s / 2
+    ends = starts + length_s
+    while True:
+        # Two sets in turn, with other answers: memory that a product left unwritten shows.
+        prover.prove(loads[prover.products % len(loads)], flip=flip, spoil=False)
+        flip = False
+        if time.monotonic() >= ends:
+            return late
+
+
+def _loads(context: Context) -> list[Loaded]:
+    device = place(context)
+    size = _SIZE[device.type]
+    dtype, family, output = "float32", Family.LONG, "float32"
+    if device.type == "cuda":
+        dtype = "bfloat16"
+        if not wide_output(device):
+            family, output = Family.CANCEL_LIFT, "bfloat16"
+    return [
+        load(make(dtype, family, size=size, seed=seed), size=size, output=output, device=device)
+        for seed in (context.seed, context.seed + 1)
+    ]
+
+
+def main() -> None:
+    """Prove that planted faults are found, then pulse for five seconds."""
+    context = alone.context()
+    planted = pulses(context, plant="flip")
+    if planted["planted"] != planted["found"] or len(planted["planted"]) != _FLIPS:
+        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
+    print(f"planted fault caught: {planted['found'][0]}")
+    result = pulses(context, seconds=5.0)
+    if result["wrong"]:
+        raise SystemExit(f"{result['wrong']} elements wrong: {result['found'][0]}")
+    print(f"{result['products']} products in {result['bursts']} bursts exact: {result['cells']}")
+
+
+if __name__ == "__main__":
+    main()
