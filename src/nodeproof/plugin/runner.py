@@ -86,6 +86,9 @@ class Runner:
             if device.kind is DeviceKind.GPU:
                 # By UUID, so that the worker sees this GPU and no other, whatever its index.
                 environment["CUDA_VISIBLE_DEVICES"] = device.id
+                # Read when the worker makes its first product, and not again: without a fixed
+                # workspace cuBLAS may sum in another order from run to run.
+                environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
             self.pool.add(device.label, environment)
 
     def watch(self) -> None:
