@@ -91,10 +91,10 @@ def records_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
-def site(folder: Path, files: Mapping[str, str] | None = None) -> Path:
-    """A folder with the checks of `suites/site.py`, and what else is given."""
+def site(folder: Path, files: Mapping[str, str] | None = None, *, suite: str = "site.py") -> Path:
+    """A folder with the checks of one of `suites/`, and what else is given."""
     folder.mkdir(exist_ok=True)
-    shutil.copy(TESTS / "suites/site.py", folder / "test_site.py")
+    shutil.copy(TESTS / "suites" / suite, folder / "test_site.py")
     for name, text in (files or {}).items():
         (folder / name).write_text(text)
     return folder

@@ -122,3 +122,12 @@ def leave_cpu1(context):
     if context.device_label == "cpu1":
         raise ValueError("not here")
     return {"value": 7}
+
+
+def broken_for_good(context, *, host="", got="0x3", sees=True, plant=""):
+    """Find the same fault in every run, beside whatever is planted."""
+    own = {"row": 1, "expected": "0x1", "got": got, "xor": "0x2", "bits": [1]}
+    planted = {"row": 7, "expected": "0x1", "got": "0x0", "xor": "0x1", "bits": [0]}
+    found = [own, *([planted] if plant and sees else [])]
+    said = {"host": host} if host else {}
+    return {"wrong": len(found), "found": found, "planted": [planted] if plant else [], **said}

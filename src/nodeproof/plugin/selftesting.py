@@ -35,8 +35,8 @@ def planted_in_worker(
 ) -> Trial:
     """The worker planted a fault: its comparison must have seen it exactly, and the check fail.
 
-    A device that is `faulty`, by the finding that this detector has just made while it found
-    another device sound, adds faults of its own: there each planted one must be reported at its place, and what else is reported does not
+    A device that is `faulty`, by a finding of this detector that has a witness, adds faults of its
+    own: there each planted one must be reported at its place, and what else is reported does not
     count against the detector. Otherwise what is broken for good could never be condemned.
     """
     answers = [result for _, result in answer] if spec.gathers else [answer]
