@@ -22,7 +22,18 @@ PARTS: dict[str, tuple[list[str], float]] = {
     "devices": (["-m", "nodeproof", "record", "--device", "cuda", "-o", "{output}/node.json"], 60),
     "gemm": (["-m", "nodeproof.kernels.gemm"], 180),
     "memory": (["-m", "nodeproof.kernels.memory"], 180),
+    **{
+        name: (["-m", f"nodeproof.kernels.{name}"], 300)
+        for name in (
+            *("march", "neighbours", "retention", "cache", "atomics", "onchip", "fused"),
+            *("float_chain", "integer_chain", "special", "transfers", "training_step"),
+            *("pulses", "together"),
+        )
+    },
     "burn": (["-m", "nodeproof.kernels.burn"], 120),
+    "verified_gemm": ([str(ROOT / "benchmarks" / "verified_gemm.py"), "--device", "cuda:0"], 120),
+    "memory_check": ([str(ROOT / "benchmarks" / "memory_check.py"), "--device", "cuda:0"], 120),
+    "fused_gemm": ([str(ROOT / "benchmarks" / "fused_gemm.py")], 180),
     "checking_cost": ([str(ROOT / "benchmarks" / "checking_cost.py")], 120),
     "selftest": (["-m", "nodeproof", "selftest", "--device", "cuda"], 200),
     "run": (
