@@ -11,6 +11,8 @@ from rehearsal import FIVE, leftovers
 from nodeproof.manifest import shipped
 from tests.standin.build import GPUS, build, put_gpu
 
+HOPPER = (9, 0)  # the compute capability that the stand-in tells
+
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
@@ -83,12 +85,14 @@ def test_gpus_that_torch_cannot_use_are_unjudged_and_not_condemned(two):
 
 
 def test_every_check_of_a_gpu_has_a_finding_on_each_by_uuid(two):
-    wanted = {
-        e.id for e in shipped().entries.values() if "gpu" in e.kinds and "quick" in e.profiles
-    }
+    of_gpus = [e for e in shipped().entries.values() if "gpu" in e.kinds and "quick" in e.profiles]
+    wanted = {e.id for e in of_gpus if (e.capability or (0, 0)) <= HOPPER}
+    newer = {e.id for e in of_gpus} - wanted
     found = {uuid: {c for c, device in two.findings if device == uuid} for uuid in GPUS}
     assert found == dict.fromkeys(GPUS, wanted)
     assert two.count()["outcome"] == "pass"
+    assert newer == {"device.arithmetic.fp4"}  # the stand-in says 9.0, and is let off that
+    assert two.told["verdict"] == "undecided"
 
 
 def test_it_is_said_that_torch_has_no_cuda_and_what_to_do(two):
