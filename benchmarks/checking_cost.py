@@ -16,8 +16,10 @@ from collections.abc import Callable
 
 import torch
 
-from nodeproof.kernels.operands import SPAN, Family, make
-from nodeproof.kernels.product import Prover, load, product, settle, wide_output
+from nodeproof.kernels.formats import SPAN, Family
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import Prover, product, settle, wide_output
+from nodeproof.kernels.stored import load
 
 
 def main() -> None:

@@ -25,9 +25,11 @@ import numpy as np
 import torch
 
 from nodeproof.kernels.checksum import checks
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.inject import Fault, Where
-from nodeproof.kernels.operands import Family, make
-from nodeproof.kernels.product import Loaded, Prover, load, product, settle, wide_output
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import Prover, product, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.kernels.stored import bits as raw
 from nodeproof.kernels.strike import Struck, strike
 

@@ -18,9 +18,10 @@ import time
 
 import torch
 
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.fused_cell import Cell
 from nodeproof.kernels.fused_tiling import tiling
-from nodeproof.kernels.operands import Family, make
+from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import settle
 
 _ROUND_S = 0.1  # of each half: much longer than a launch takes to start

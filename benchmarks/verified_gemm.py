@@ -22,8 +22,11 @@ from typing import Any
 import torch
 
 from nodeproof.kernels.checksum import Comparison, Freivalds
-from nodeproof.kernels.operands import Family, make, words
-from nodeproof.kernels.product import Loaded, Prover, load, product, settle, wide_output
+from nodeproof.kernels.draws import words
+from nodeproof.kernels.formats import Family
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import Prover, product, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.kernels.stored import bits as raw
 
 METHODS = ("prover", "comparison", "freivalds")

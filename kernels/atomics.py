@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.place import place
 from nodeproof.kernels.updates import Case, Operation, Size, Updates, draw
 from nodeproof.worker import Context

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import SPAN, Family, make, words
+from nodeproof.kernels.draws import words
+from nodeproof.kernels.formats import SPAN, Family
+from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
+from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 _WINDOW_S = 0.25

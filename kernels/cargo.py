@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nodeproof.kernels.operands import key, words
+from nodeproof.kernels.draws import key, words
 
 WORD = 8  # bytes
 _TAG = "cargo"

@@ -14,10 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from nodeproof.kernels.draws import key, words
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
-from nodeproof.kernels.operands import key, words
-
-__all__ = ["WORD", "Block", "Fused", "Pattern", "Sweep", "same"]
 
 _WINDOWS = 2  # a processor's random words are this many blocks long
 

@@ -21,9 +21,12 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import Family, Integers, Unprovable, make, words
-from nodeproof.kernels.product import Loaded, load, product, settle
+from nodeproof.kernels.draws import Integers, words
+from nodeproof.kernels.formats import Family, Unprovable
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import product, settle
 from nodeproof.kernels.residual import decode, integer_operands, inverses, odd_weights
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.kernels.stored import bits as raw
 
 COLUMNS = 16  # of the narrow product: as many independent sums of each row

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 
 WORD = 8  # bytes
 _FULL, _LOW = (1 << 64) - 1, (1 << 32) - 1

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.chase import Shape, chase
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.lanes import Chain, State
-from nodeproof.kernels.operands import words
 from nodeproof.worker import Context
 
 Floats = NDArray[Any]  # float32 or float64

@@ -24,10 +24,12 @@ from typing import Any
 import torch
 
 from nodeproof.kernels import alone, formats
+from nodeproof.kernels.draws import words
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.fused_cell import TABLE, Cell
 from nodeproof.kernels.fused_fault import Fault
 from nodeproof.kernels.fused_tiling import Capability, tiling
-from nodeproof.kernels.operands import Family, make, words
+from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import NoPlaceError, place
 from nodeproof.kernels.product import about, settle
 from nodeproof.worker import Context

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.draws import Integers
+from nodeproof.kernels.formats import Unprovable
 from nodeproof.kernels.fused_fault import ALL, BITS, NOWHERE, Fault
 from nodeproof.kernels.fused_tiling import Tiling
-from nodeproof.kernels.operands import Integers, Operands, Unprovable, Values
+from nodeproof.kernels.operands import Operands, Values
 
 TABLE = 1024  # SM ids that are told apart; the last place is for all beyond
 KEEP = 192  # wrong tiles of a launch that are kept: those of each SM's first, at least

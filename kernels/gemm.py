@@ -13,8 +13,8 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.formats import Family, Unprovable, accumulator
 from nodeproof.kernels.operands import Operands, make
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
-from nodeproof.kernels.stored import turned
+from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load, turned
 from nodeproof.worker import Context
 
 CPU_DTYPES = (

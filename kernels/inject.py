@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from nodeproof.kernels.operands import words
-from nodeproof.kernels.product import Loaded
+from nodeproof.kernels.draws import words
+from nodeproof.kernels.stored import Loaded
 
 STRIDES = (2, 4, 8, 16, 32)
 WARP = 32  # elements at most that one periodic fault hits

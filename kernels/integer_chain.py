@@ -18,8 +18,8 @@ import numpy as np
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.chase import Shape, chase
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.lanes import Chain, State
-from nodeproof.kernels.operands import words
 from nodeproof.worker import Context
 
 Jump = Callable[[int, int, int], int]  # start, parameter, steps: the end

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 
 KEEP = 16  # wrong lanes that are described; all are counted
 _AGAIN = 2  # lanes of each chain that the host works out a second time, by other means

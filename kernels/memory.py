@@ -12,8 +12,8 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.cells import Fused, Pattern, Sweep
 from nodeproof.kernels.claim import MIB, Claim, claim
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.mismatches import WORD
-from nodeproof.kernels.operands import words
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 

@@ -16,9 +16,9 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.cells import same
 from nodeproof.kernels.claim import MIB, claim
+from nodeproof.kernels.draws import key, words
 from nodeproof.kernels.memory import Meter, finish
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
-from nodeproof.kernels.operands import key, words
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 

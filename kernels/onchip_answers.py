@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nodeproof.kernels.operands import Words
+from nodeproof.kernels.draws import Words
 
 MASK = 0xFFFFFFFF
 OPERATIONS = ("add", "xor", "max", "cas")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.onchip_answers import (
     LEAST,
     MASK,
@@ -19,7 +20,6 @@ from nodeproof.kernels.onchip_answers import (
     scrambled,
     turned,
 )
-from nodeproof.kernels.operands import words
 from nodeproof.kernels.place import NoPlaceError
 from nodeproof.worker import Context
 

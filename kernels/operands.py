@@ -18,29 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nodeproof.kernels import families, formats
-from nodeproof.kernels.draws import Integers, Words, integers, key, words
-from nodeproof.kernels.formats import FORMATS, RECIPES, SPAN, TILE, Family, Format, Unprovable
-
-__all__ = [
-    "FORMATS",
-    "RECIPES",
-    "SPAN",
-    "TILE",
-    "Family",
-    "Format",
-    "Integers",
-    "Operands",
-    "Unprovable",
-    "Values",
-    "Words",
-    "agree",
-    "certify",
-    "integers",
-    "key",
-    "make",
-    "representable",
-    "words",
-]
+from nodeproof.kernels.draws import Integers, words
+from nodeproof.kernels.formats import FORMATS, SPAN, TILE, Family, Format, Unprovable
 
 Values = NDArray[np.float64]
 _ROUNDED_OFF = 0.25  # of the last place TF32 keeps: both rounding and cutting off drop it

@@ -14,21 +14,10 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.formats import FP8
-from nodeproof.kernels.operands import make, words
-from nodeproof.kernels.stored import FP4, TF32, Loaded, bits, intact, load, on_host, turned_over
-
-__all__ = [
-    "KEEP",
-    "REPLAYS",
-    "Loaded",
-    "Prover",
-    "about",
-    "load",
-    "product",
-    "settle",
-    "wide_output",
-]
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.stored import FP4, TF32, Loaded, bits, intact, on_host, turned_over
 
 KEEP = 16  # wrong elements that are described; all are counted
 REPLAYS = 3

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import Family, make
+from nodeproof.kernels.formats import Family
+from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
+from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 LENGTHS_MS = (1, 3, 10, 30, 100, 300)

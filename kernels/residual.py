@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import Integers, Operands, Unprovable, words
+from nodeproof.kernels.draws import Integers, words
+from nodeproof.kernels.formats import Unprovable
+from nodeproof.kernels.operands import Operands
 
 Weights = NDArray[np.uint64]
 _WORD = 1 << 64

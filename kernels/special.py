@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
 from nodeproof.kernels.special_functions import FUNCTIONS, Function, patterns

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nodeproof.kernels.operands import key
+from nodeproof.kernels.draws import key
 
 Values = NDArray[Any]  # float32 or float64
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.draws import Integers
 from nodeproof.kernels.formats import FP8, TILE, Unprovable
-from nodeproof.kernels.operands import Integers, Operands, Values
+from nodeproof.kernels.operands import Operands, Values
 
 FP4 = "float4_e2m1"
 TF32 = "tfloat32"

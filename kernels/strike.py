@@ -17,9 +17,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.inject import OPERANDS, Fault, Where, apply, draw, target
-from nodeproof.kernels.operands import Family, make
-from nodeproof.kernels.product import Loaded, Prover, load, settle
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import Prover, settle
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.kernels.stored import bits as raw
 
 _TRIES = 64

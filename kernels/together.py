@@ -16,10 +16,14 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.cells import WORD, Pattern, Sweep
-from nodeproof.kernels.operands import Family, make, words
+from nodeproof.kernels.cells import Pattern, Sweep
+from nodeproof.kernels.draws import words
+from nodeproof.kernels.formats import Family
+from nodeproof.kernels.mismatches import WORD
+from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Loaded, Prover, about, load, settle, wide_output
+from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 _MIB = 1 << 20

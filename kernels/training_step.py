@@ -21,7 +21,7 @@ import torch
 
 from nodeproof.kernels import alone, golden
 from nodeproof.kernels.digest import Digest
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about, settle
 from nodeproof.kernels.tape import Fault, Place, Tape, Trail

@@ -20,7 +20,7 @@ import torch
 
 from nodeproof.kernels import alone, cargo
 from nodeproof.kernels.cargo import Data, DeviceData, HostData, Piece
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from nodeproof.kernels.operands import words
+from nodeproof.kernels.draws import words
 
 VERSION = 1  # of the recipes: a change of anything here that changes a bit needs another number
 SEED = 20260  # not the run's: recorded answers need the same data for ever

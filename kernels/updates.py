@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nodeproof.kernels.operands import Unprovable, integers, words
+from nodeproof.kernels.draws import integers, words
+from nodeproof.kernels.formats import Unprovable
 
 FEW = 3  # addresses: all of them in one line of a cache
 _LIMITS = {"int32": 2**31 - 1, "int64": 2**62, "float32": 2**24 - 1}  # of sums, in any order

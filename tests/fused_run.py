@@ -15,11 +15,12 @@ from pathlib import Path
 import torch
 
 from nodeproof.kernels import fused_triton
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.fused import EMULATED_SMS, fused
 from nodeproof.kernels.fused_cell import Cell
 from nodeproof.kernels.fused_fault import Fault
 from nodeproof.kernels.fused_tiling import tiling
-from nodeproof.kernels.operands import Family, make
+from nodeproof.kernels.operands import make
 from nodeproof.worker import Context
 
 

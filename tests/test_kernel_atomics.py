@@ -13,7 +13,7 @@ from test_detectors import caught, run_with
 from nodeproof.acceptance import test_onchip as onchip
 from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.kernels import atomics
-from nodeproof.kernels.operands import Unprovable
+from nodeproof.kernels.formats import Unprovable
 from nodeproof.kernels.updates import Case, Operation, Size, draw
 from nodeproof.model import Measurement
 from nodeproof.plugin.judging import judge

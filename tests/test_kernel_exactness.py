@@ -11,9 +11,10 @@ from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
+from nodeproof.kernels.draws import integers, words
 from nodeproof.kernels.formats import FP8, RECIPES, Family, Unprovable, accumulator
 from nodeproof.kernels.gemm import DTYPES, outputs
-from nodeproof.kernels.operands import certify, integers, make, words
+from nodeproof.kernels.operands import certify, make
 from nodeproof.kernels.product import Prover, product, settle
 from nodeproof.kernels.stored import bits, exact, intact, load, on_host, turned, turned_over
 

@@ -6,9 +6,11 @@ from collections import Counter
 import pytest
 import torch
 
+from nodeproof.kernels.formats import Family
 from nodeproof.kernels.inject import WARP, Fault, Target, What, Where, apply, draw, target
-from nodeproof.kernels.operands import Family, make
-from nodeproof.kernels.product import Prover, load, product, settle
+from nodeproof.kernels.operands import make
+from nodeproof.kernels.product import Prover, product, settle
+from nodeproof.kernels.stored import load
 from nodeproof.kernels.strike import strike, struck
 
 CPU = torch.device("cpu")

@@ -12,9 +12,10 @@ import torch
 from nodeproof.acceptance import test_memory as memory
 from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.child import Answer, Call, Pool, Raised
-from nodeproof.kernels.cells import Block, Pattern, Sweep, same
+from nodeproof.kernels.cells import Pattern, Sweep, same
 from nodeproof.kernels.headroom import available
 from nodeproof.kernels.memory import pattern
+from nodeproof.kernels.mismatches import Block
 from nodeproof.model import Measurement
 from nodeproof.worker import Context
 

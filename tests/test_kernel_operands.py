@@ -3,19 +3,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from nodeproof.kernels.operands import (
-    FORMATS,
-    RECIPES,
-    TILE,
-    Family,
-    Unprovable,
-    agree,
-    certify,
-    integers,
-    make,
-    representable,
-    words,
-)
+from nodeproof.kernels.draws import integers, words
+from nodeproof.kernels.formats import FORMATS, RECIPES, TILE, Family, Unprovable
+from nodeproof.kernels.operands import agree, certify, make, representable
 
 
 @pytest.mark.parametrize(
