@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.draws import words
+from nodeproof.kernels.draws import long_words, words
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
@@ -136,8 +136,7 @@ class Cells:
     def __init__(self, context: Context, device: Any, *, rows: int, row: int) -> None:
         self._seed, self._id, self._device = context.seed, context.device_id, device
         self._rows, self._row = rows, row
-        pairs = words(context.seed, "cache base", row, 2).astype(np.uint64)
-        self._known = pairs[:, 0] << np.uint64(32) | pairs[:, 1]
+        self._known = long_words(context.seed, "cache base", row)
         whole = torch.from_numpy(self._known.view(np.int64))
         self._written, self._wanted = (whole.clone().to(device)[None, :] for _ in range(2))
         self._cells, self._got, self._expected = (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nodeproof.kernels.draws import key, words
+from nodeproof.kernels.draws import key, long_words, words
 
 WORD = 8  # bytes
 _TAG = "cargo"
@@ -101,10 +101,7 @@ class HostData(Data):
 
     def __init__(self, *, seed: int, arena: int) -> None:
         super().__init__(seed=seed, arena=arena)
-        pairs = words(seed, _TAG, arena // WORD, 2)
-        self._base = pairs[:, 0].astype(np.uint64)
-        self._base <<= np.uint64(32)
-        self._base |= pairs[:, 1]
+        self._base = long_words(seed, _TAG, arena // WORD)
         self._out = np.empty_like(self._base)
 
     def byte(self, way: str, number: int, place: int) -> int:
@@ -248,7 +245,7 @@ def entry(
 
 
 def _derive(seed: int, count: int, device: Any) -> Any:
-    """`operands.words` of two columns as 64-bit words, in torch and on the device."""
+    """`draws.long_words`, in torch and on the device."""
     both = key(seed, _TAG)
     high, low = both >> 32, both & _LOW
     row = _mix(torch.arange(count, dtype=torch.int64, device=device) ^ high)
@@ -257,7 +254,7 @@ def _derive(seed: int, count: int, device: Any) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """`operands._mix` on 32-bit words that are held in int64."""
+    """`draws._mix` on 32-bit words that are held in int64."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _LOW
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _LOW
     return x ^ (x >> 16)

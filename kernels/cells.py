@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from nodeproof.kernels.draws import key, words
+from nodeproof.kernels.draws import key, long_words, words
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
 
 _WINDOWS = 2  # a processor's random words are this many blocks long
@@ -87,8 +87,7 @@ class Pattern:
         return (self._turn * block + self._first) % self._block if self._windowed else 0
 
     def _derive(self) -> Any:
-        pairs = words(self._seed, "memory base", self._length, 2).astype(np.uint64)
-        return (pairs[:, 0] << np.uint64(32) | pairs[:, 1]).view(np.int64)
+        return long_words(self._seed, "memory base", self._length).view(np.int64)
 
 
 class Sweep(Mismatches):

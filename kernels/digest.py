@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from nodeproof.kernels.draws import words
+from nodeproof.kernels.draws import long_words
 
 WORD = 8  # bytes
 _FULL, _LOW = (1 << 64) - 1, (1 << 32) - 1
@@ -27,8 +27,7 @@ class Digest:
     """Digests of tensors of up to `largest` bytes. The factors are the same for ever."""
 
     def __init__(self, *, largest: int, device: Any) -> None:
-        pairs = words(0, "digest", -(-largest // WORD), 2).astype(np.uint64)
-        self._factors = pairs[:, 0] << np.uint64(32) | pairs[:, 1] | np.uint64(1)
+        self._factors = long_words(0, "digest", -(-largest // WORD)) | np.uint64(1)
         self._on_device = torch.from_numpy(self._factors.view(np.int64)).to(device)
 
     def of(self, tensor: Any) -> Any:

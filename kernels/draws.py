@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint32]
+LongWords = NDArray[np.uint64]
 
 
 def key(seed: int, tag: str) -> int:
@@ -25,6 +26,15 @@ def words(seed: int, tag: str, rows: int, columns: int) -> Words:
     # The golden ratio spreads neighbouring columns over the whole range.
     column = (np.arange(columns, dtype=np.uint32) * np.uint32(0x9E3779B1))[None, :]
     return _mix(row + column + low)
+
+
+def long_words(seed: int, tag: str, count: int) -> LongWords:
+    """Return uniform 64-bit words, (count,): the two columns of `words`, the first in the high half."""
+    pairs = words(seed, tag, count, 2)
+    drawn = pairs[:, 0].astype(np.uint64)
+    drawn <<= np.uint64(32)  # in place: what copies carry is large
+    drawn |= pairs[:, 1]
+    return drawn
 
 
 def _mix(x: Words) -> Words:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 Capability = tuple[int, int]
 
-_LINE = (
-    128  # bytes of the inner dimension in one block: what a swizzled line of shared memory holds
-)
+# Bytes of the inner dimension in one block: what a swizzled line of shared memory holds.
+_LINE = 128
 _WIDTHS = {"bfloat16": 2, "float16": 2, "tfloat32": 4, "int8": 1}
 _HOPPER = (9, 0)
 _SMALL_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))  # 99 KiB of shared memory for a program

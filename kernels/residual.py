@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.draws import Integers, words
+from nodeproof.kernels.draws import Integers, long_words
 from nodeproof.kernels.formats import Unprovable
 from nodeproof.kernels.operands import Operands
 
@@ -23,9 +23,7 @@ _WORD = 1 << 64
 
 def odd_weights(seed: int, size: int) -> Weights:
     """Return `size` odd 64-bit numbers that belong to the seed."""
-    pairs = words(seed, "freivalds", size, 2)
-    high, low = (pairs[:, side].astype(np.uint64) for side in (0, 1))
-    return (high << np.uint64(32)) | low | np.uint64(1)
+    return long_words(seed, "freivalds", size) | np.uint64(1)
 
 
 def inverses(odd: Weights) -> Weights:

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
-from nodeproof.kernels.draws import words
+from nodeproof.kernels.draws import long_words, words
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
 from nodeproof.kernels.special_functions import FUNCTIONS, Function, patterns
@@ -35,9 +35,6 @@ _COLUMNS = 4096  # inputs of one round on which blocks are put to the vote
 _ROUNDS = 2  # of the sweep at least; the first of them is computed again at the end
 _INTEGERS = {4: torch.int32, 8: torch.int64}
 _MASK = (1 << 64) - 1
-_NEAR = (
-    2.0**-18
-)  # relative: what is farther off than 64 units in the last place is no such function
 _PLANTED_AT = ("exp2", "tanh", "sqrt64")
 _REPORT_S = 0.5
 
@@ -113,7 +110,9 @@ class Sweeper:
         self._shape = shape
         self._nvidia = device.type == "cuda" and torch.version.hip is None
         self._digests = dict.fromkeys((f.name for f in FUNCTIONS), 0)
-        self._weights = torch.from_numpy(_odd(context.seed, shape.inputs)).to(device)
+        # Modulo 2**64, and odd, so that no wrong bit is multiplied away.
+        weights = long_words(context.seed, "special weights", shape.inputs) | np.uint64(1)
+        self._weights = torch.from_numpy(weights.view(np.int64)).to(device)
         self.wrong = 0
         self.unlike_ieee = 0
         self.far = 0
@@ -258,12 +257,6 @@ def _described(
         "got": f"{got & mask:#0{digits}x}",
         "xor": f"{(expected ^ got) & mask:#0{digits}x}",
     }
-
-
-def _odd(seed: int, count: int) -> NDArray[np.int64]:
-    """Weights modulo 2**64: odd, so that no wrong bit is multiplied away."""
-    pairs = words(seed, "special weights", count, 2).astype(np.uint64)
-    return ((pairs[:, 0] << np.uint64(32) | pairs[:, 1]) | np.uint64(1)).view(np.int64)
 
 
 def _shape(device: Any) -> Shape:

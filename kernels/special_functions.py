@@ -14,9 +14,8 @@ from nodeproof.kernels.draws import key
 
 Values = NDArray[Any]  # float32 or float64
 
-_NEAR = (
-    2.0**-18
-)  # relative: what is farther off than 64 units in the last place is no such function
+# Relative: what is farther off than 64 units in the last place is no such function.
+_NEAR = 2.0**-18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
