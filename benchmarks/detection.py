@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.checksum import checks
 from nodeproof.kernels.formats import Family
 from nodeproof.kernels.inject import Fault, Where
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import Prover, product, settle, wide_output
 from nodeproof.kernels.stored import Loaded, load
-from nodeproof.kernels.stored import bits as raw
 from nodeproof.kernels.strike import Struck, strike
 
 # What is certain by proof: of the other classes these methods miss fewer than could be counted.

@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.checksum import Comparison, Freivalds
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.formats import Family
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import Prover, product, settle, wide_output
 from nodeproof.kernels.stored import Loaded, load
-from nodeproof.kernels.stored import bits as raw
 
 METHODS = ("prover", "comparison", "freivalds")
 _WARM = 2  # rounds before any time counts

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import difference, signed, unsigned
 from nodeproof.kernels.draws import long_words, words
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
@@ -23,7 +24,6 @@ from nodeproof.worker import Context
 KEEP = 16  # mismatches that are described; all are counted
 WORD = 8  # bytes
 _MIB = 1 << 20
-_MASK = (1 << 64) - 1
 _SHARE = 0.75  # of the cache: what else is in it would push words of a larger set out
 _BUFFERS = 3 + 1 / WORD  # cells, what was read, what it has to be, and one byte for each word
 _ROW = {"cuda": 4096, "cpu": 512}  # words of what is shuffled
@@ -169,8 +169,8 @@ class Cells:
     def word(self, numbers: Numbers, row: int, column: int, *, inverted: bool) -> int:
         """One word as an unsigned number, by Python's arithmetic."""
         factor, plus = int(numbers.factor[row]), int(numbers.plus[row])
-        value = (int(self._known[column]) * factor + plus) & _MASK
-        return value ^ _MASK if inverted else value
+        value = unsigned(int(self._known[column]) * factor + plus)
+        return unsigned(~value) if inverted else value
 
     def _write(self, numbers: Numbers, *, inverted: bool) -> None:
         every = np.arange(self._rows)
@@ -206,7 +206,7 @@ class Cells:
         for row, column in places:
             if len(self.found) < KEEP or (row, column) == at:
                 right = self.word(numbers, row, column, inverted=inverted)
-                got = int(self._got[position[row], column]) & _MASK
+                got = unsigned(int(self._got[position[row], column]))
                 self.found.append(self._described((row, column), right, got, when))
                 own = self._device.type == "cpu"
                 self.host = "itself" if own else "right" if got != right else self.host
@@ -223,29 +223,23 @@ class Cells:
         def right(row: int, column: int) -> int:
             return self.word(numbers, row, column, inverted=inverted)
 
-        sound = (d for d in drawn if int(self._cells[d[0], d[1]]) & _MASK == right(d[0], d[1]))
+        sound = (d for d in drawn if unsigned(int(self._cells[d[0], d[1]])) == right(d[0], d[1]))
         row, column, bit = next(sound, drawn[0])
-        mask = 1 << bit
-        signed = mask - (1 << 64) if bit == 63 else mask
-        self._cells[row, column] = self._cells[row, column] ^ signed
+        self._cells[row, column] = self._cells[row, column] ^ signed(1 << bit)
         expected = right(row, column)
         self.planted.append(
-            self._described((row, column), expected, expected ^ mask, (number, count))
+            self._described((row, column), expected, expected ^ 1 << bit, (number, count))
         )
         return row, column
 
     def _described(
         self, place: tuple[int, int], expected: int, got: int, when: tuple[int, int]
     ) -> dict[str, Any]:
-        xor = expected ^ got
         return {
             "offset": (place[0] * self._row + place[1]) * WORD,
             "round": when[0],
             "sweep": when[1],
-            "expected": f"{expected:#018x}",
-            "got": f"{got:#018x}",
-            "xor": f"{xor:#018x}",
-            "bits": [bit for bit in range(64) if xor >> bit & 1],
+            **difference(expected, got, 64),
         }
 
 

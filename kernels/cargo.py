@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import signed, unsigned
 from nodeproof.kernels.draws import key, long_words, words
 
 WORD = 8  # bytes
 _TAG = "cargo"
-_MASK = (1 << 64) - 1
 _LOW = (1 << 32) - 1
 _SAMPLE = 64  # words of the device's data that are held against the host's one by one
 # Around each power of two, where code changes from one kind of load to another.
@@ -107,7 +107,7 @@ class HostData(Data):
     def byte(self, way: str, number: int, place: int) -> int:
         """One byte, by Python's arithmetic."""
         factor, plus = self._numbers(way, number)
-        word = (int(self._base[place // WORD]) * factor + plus) & _MASK
+        word = unsigned(int(self._base[place // WORD]) * factor + plus)
         return word >> 8 * (place % WORD) & 0xFF
 
     def word(self, index: int) -> int:  # noqa: D102  said above
@@ -141,13 +141,13 @@ class DeviceData(Data):
         self._out = torch.empty_like(self._base)
 
     def word(self, index: int) -> int:  # noqa: D102  said above
-        return int(self._base[index]) & _MASK
+        return unsigned(int(self._base[index]))
 
     def digest(self) -> int:  # noqa: D102  said above
         count = self._base.numel()
         weights = torch.arange(count, dtype=torch.int64, device=self._base.device)
         weights.mul_(2).add_(1).mul_(self._base)
-        return int(weights.sum()) & _MASK
+        return unsigned(int(weights.sum()))
 
     @property
     def _scratch(self) -> Any:
@@ -156,7 +156,7 @@ class DeviceData(Data):
     def _make(self, way: str, number: int, first: int, last: int, out: Any) -> Any:
         factor, plus = self._numbers(way, number)
         base = self._base[first:last]
-        return torch.add(torch.tensor(_signed(plus)), base, alpha=_signed(factor), out=out)
+        return torch.add(torch.tensor(signed(plus)), base, alpha=signed(factor), out=out)
 
 
 def damage(host: HostData, device: DeviceData) -> int:
@@ -258,8 +258,3 @@ def _mix(x: Any) -> Any:
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _LOW
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _LOW
     return x ^ (x >> 16)
-
-
-def _signed(number: int) -> int:
-    """The same 64 bits as torch's int64 takes them."""
-    return number - (1 << 64) if number >> 63 else number

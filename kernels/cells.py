@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import signed
 from nodeproof.kernels.draws import key, long_words, words
-from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
 
 _WINDOWS = 2  # a processor's random words are this many blocks long
 

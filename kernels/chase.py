@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels.bits import signed, unsigned
 from nodeproof.kernels.lanes import (
     KEEP,
     Chain,
@@ -23,7 +24,6 @@ from nodeproof.kernels.lanes import (
     Loaded,
     described,
     load,
-    signed,
     walk,
 )
 from nodeproof.kernels.place import place
@@ -276,6 +276,6 @@ class Registers:
         own = sorted(row for row in rows[:KEEP] if row[0] >= 0)
         for row in own[: max(KEEP - len(ledger.found), 0)] + [r for r in rows[KEEP:] if r[0] >= 0]:
             number, program, _, segment, lane, *found = row
-            got = tuple(word & ((1 << chain.width) - 1) for word in found[: chain.words])
+            got = tuple(unsigned(word, chain.width) for word in found[: chain.words])
             where = (ledger.passes + number, program, segment, lane)
             ledger.found.append(described(chain, where, got))

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.draws import Integers, words
 from nodeproof.kernels.formats import Family, Unprovable
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import product, settle
 from nodeproof.kernels.residual import decode, integer_operands, inverses, odd_weights
 from nodeproof.kernels.stored import Loaded, load
-from nodeproof.kernels.stored import bits as raw
 
 COLUMNS = 16  # of the narrow product: as many independent sums of each row
 _HEAVIEST = 7  # weights of the narrow product are 1, 3, 5 and 7

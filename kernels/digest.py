@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from nodeproof.kernels.bits import raw, signed
 from nodeproof.kernels.draws import long_words
 
 WORD = 8  # bytes
 _FULL, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _SPREAD = 0x9E3779B97F4A7C15  # odd: the golden ratio, in 64 bits
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Digest:
@@ -33,7 +33,7 @@ class Digest:
     def of(self, tensor: Any) -> Any:
         """Return the digest as a scalar int64 on the tensor's device, without waiting for it."""
         flat = as_words(tensor)
-        x = flat * _signed(_SPREAD)
+        x = flat * signed(_SPREAD)
         x ^= (x >> 32) & _LOW  # what a shift brings in from the sign is masked
         x *= self._on_device[: flat.numel()]
         x ^= (x >> 32) & _LOW
@@ -64,7 +64,7 @@ def as_words(tensor: Any) -> Any:
     """All bytes of a tensor as int64, (words,), with zeros after the end; a view where it can be."""
     flat = tensor.detach().contiguous().reshape(-1)
     size = flat.element_size()
-    integers = flat.view(_INTEGERS[size])
+    integers = raw(flat)
     lack = -integers.numel() % (WORD // size)
     if lack:
         integers = functional.pad(integers, (0, lack))
@@ -78,22 +78,12 @@ def flip(tensor: Any, element: int, bit: int) -> tuple[int, int, int]:
 
     The tensor has to be contiguous; torch's own record of changes does not see this one.
     """
-    integers = tensor.data.view(-1).view(_INTEGERS[tensor.element_size()])
+    integers = raw(tensor.data.view(-1))
     size = integers.element_size()
     index, lane = divmod(element * size, WORD)
     start = index * (WORD // size)
     mask = (1 << 8 * size) - 1
     elements = [int(i) & mask for i in integers[start : start + WORD // size].tolist()]
     before = sum(value << 8 * size * place for place, value in enumerate(elements))
-    signed = 1 << bit if bit < 8 * size - 1 else -(1 << bit)
-    integers[element] = integers[element] ^ signed
+    integers[element] = integers[element] ^ signed(1 << bit, 8 * size)
     return index, before, before ^ (1 << 8 * lane + bit)
-
-
-def unsigned(number: int) -> int:
-    """The same 64 bits as torch's int64 gives them, as a number from 0."""
-    return number & _FULL
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import raw, signed
 from nodeproof.kernels.draws import Integers
-from nodeproof.kernels.formats import Unprovable
 from nodeproof.kernels.fused_fault import ALL, BITS, NOWHERE, Fault
 from nodeproof.kernels.fused_tiling import Tiling
-from nodeproof.kernels.operands import Operands, Values
+from nodeproof.kernels.operands import Operands
+from nodeproof.kernels.stored import exact
 
 TABLE = 1024  # SM ids that are told apart; the last place is for all beyond
 KEEP = 192  # wrong tiles of a launch that are kept: those of each SM's first, at least
@@ -61,18 +62,18 @@ class Cell:
         self._kernels = kernels
         times = size // operands.span
         self._spans = (
-            _exact(operands.a, _stored(operands.a_dtype)),
-            _exact(np.ascontiguousarray(operands.b.T), _stored(operands.b_dtype)),
+            exact(operands.a, operands.a_dtype),
+            exact(operands.b.T, operands.b_dtype),
         )
         # B is stored by columns, which is how a tensor core takes every format.
         self.a, self.b = (span.to(device).repeat(times, 1) for span in self._spans)
         self._integer = operands.dtype == "int8"
-        self._kind = torch.int32 if self._integer else torch.float32
+        self._kind = "int32" if self._integer else "float32"
         terms = split(operands.answer)
         self.closed = terms is not None
-        self._known = _exact(operands.answer if terms is None else terms, self._kind)
+        self._known = exact(operands.answer if terms is None else terms, self._kind)
         self.reference = self._known.to(device, copy=True).contiguous()
-        self._answer = _bits(_exact(operands.answer, self._kind))
+        self._answer = raw(exact(operands.answer, self._kind))
         self._counts = torch.zeros(2 * TABLE + 1, dtype=torch.int32, device=device)
         self._log = torch.zeros((KEEP + 1, FIELDS), dtype=torch.int32, device=device)
         self._pictures = torch.zeros(
@@ -139,7 +140,7 @@ class Cell:
             whole_sm,
             row,
             column,
-            mask - (1 << BITS) if mask >> (BITS - 1) else mask,
+            signed(mask, BITS),
             BM=cut.rows,
             BN=cut.columns,
             BK=cut.depth,
@@ -177,9 +178,9 @@ class Cell:
         """Whether operands and known answer on the device are still what was put there."""
         sides = zip((self.a, self.b), self._spans, strict=True)
         return bool(
-            torch.equal(_bits(self.reference.cpu()), _bits(self._known))
+            torch.equal(raw(self.reference.cpu()), raw(self._known))
             and all(
-                bool((_bits(held.cpu()).view(-1, *span.shape) == _bits(span)).all())
+                bool((raw(held.cpu()).view(-1, *span.shape) == raw(span)).all())
                 for held, span in sides
             )
         )
@@ -189,7 +190,7 @@ class Cell:
         a, b = self._spans
         row, column = a[fault.row % self._span], b[fault.column % self._span]
         total = torch.dot(row.to(torch.float64), column.to(torch.float64))
-        bits = int(_bits(total.to(self._kind).reshape(1))[0]) & ALL
+        bits = int(raw(total.to(getattr(torch, self._kind)).reshape(1))[0]) & ALL
         if bits == fault.expected:
             return "right"
         return "same" if bits == fault.expected ^ fault.xor else "other"
@@ -264,21 +265,3 @@ def split(answer: Integers) -> Integers | None:
     if not np.array_equal(rows[:, None] + columns[None, :], answer):
         return None
     return np.stack([rows, columns])
-
-
-def _bits(tensor: Any) -> Any:
-    """The same memory as integers: a tolerance, a NaN or a negative zero hides nothing there."""
-    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
-
-
-def _stored(dtype: str) -> Any:
-    # tfloat32 is float32 in memory, and here holds no more than the tensor core takes.
-    return torch.float32 if dtype == "tfloat32" else getattr(torch, dtype)
-
-
-def _exact(values: Values | Integers, kind: Any) -> Any:
-    whole = torch.from_numpy(values)
-    tensor = whole.to(kind)
-    if not torch.equal(tensor.to(whole.dtype), whole):
-        raise Unprovable(f"{kind} does not hold the known values exactly")
-    return tensor

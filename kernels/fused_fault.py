@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from nodeproof.kernels.bits import difference
+
 NOWHERE = -1
 BITS = 32  # of one element of the accumulator
 ALL = (1 << BITS) - 1
@@ -42,10 +44,7 @@ class Fault:
             "sweep": self.sweep,
             "row": self.row,
             "column": self.column,
-            "expected": f"{self.expected:#010x}",
-            "got": f"{self.expected ^ self.xor:#010x}",
-            "xor": f"{self.xor:#010x}",
-            "bits": [bit for bit in range(BITS) if self.xor >> bit & 1],
+            **difference(self.expected, self.expected ^ self.xor, BITS),
         }
 
     def origin(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels.bits import signed
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.stored import Loaded
 
@@ -196,9 +197,9 @@ def apply(fault: Fault, bits: Any, *, before: Any = None) -> None:
         }.get(fault.where, (fault.row, fault.column))
         width = bits.element_size() * 8
         if fault.value is not None:
-            bits[hit] = _signed(fault.value, width)
+            bits[hit] = signed(fault.value, width)
         else:
-            bits[hit] ^= _signed(fault.mask, width)
+            bits[hit] ^= signed(fault.mask, width)
 
 
 def _mask(what: What, width: int, deal: Iterator[int]) -> int:
@@ -222,11 +223,6 @@ def _not_finite(name: str, width: int, word: int) -> int | None:
     exponent = (1 << width - 1) - (1 << fraction)
     payload = (0, 1 << fraction - 1, 1, (1 << fraction) - 1)[word % 4]
     return exponent | payload | (word >> 2 & 1) << width - 1
-
-
-def _signed(number: int, width: int) -> int:
-    """The same bits as torch's signed integers take them."""
-    return number - (1 << width) if number >> width - 1 else number
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nodeproof.kernels.bits import signed, unsigned
 from nodeproof.kernels.draws import words
 
 KEEP = 16  # wrong lanes that are described; all are counted
@@ -195,10 +196,10 @@ class Loaded:
 
 def load(chain: Chain, device: Any) -> Loaded:
     """Put a chain's starts, marks and parameters on a device."""
-    signed = chain.marks.view(np.dtype(f"i{chain.width // 8}"))
+    marks = chain.marks.view(np.dtype(f"i{chain.width // 8}"))
     return Loaded(
         chain=chain,
-        marks=torch.from_numpy(signed).to(device),
+        marks=torch.from_numpy(marks).to(device),
         parameter=torch.from_numpy(chain.parameter).to(device),
     )
 
@@ -254,10 +255,5 @@ def _locate(
         place = (hit.copy, hit.lane)
         places += [place] if place not in places and bool(differs[place]) else []
     for copy, lane in places:
-        got = tuple(int(word[copy, lane]) & ((1 << chain.width) - 1) for word in state)
+        got = tuple(unsigned(int(word[copy, lane]), chain.width) for word in state)
         ledger.found.append(described(chain, (number, copy, segment, lane), got))
-
-
-def signed(bits: int, width: int) -> int:
-    """The same bits as a signed integer, as torch takes them."""
-    return bits - (1 << width) if bits >> (width - 1) else bits

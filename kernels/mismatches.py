@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from nodeproof.kernels.bits import difference, signed, unsigned
+
 KEEP = 16  # mismatches that are described; all are counted
 WORD = 8  # bytes
 ALL_BITS = (1 << 64) - 1
@@ -69,8 +71,8 @@ class Mismatches:
             self.offsets.append(offset)
             if len(self.found) < KEEP or offset in self._planted:
                 at = tuple(place)
-                wanted = int(expected if isinstance(expected, int) else expected[at]) & ALL_BITS
-                got = int(cells[at]) & ALL_BITS
+                wanted = unsigned(int(expected if isinstance(expected, int) else expected[at]))
+                got = unsigned(int(cells[at]))
                 if inverted:
                     wanted, got = wanted ^ ALL_BITS, got ^ ALL_BITS
                 self.found.append(self._described(offset, phase, wanted, got))
@@ -94,7 +96,7 @@ class Mismatches:
     def word(self, offset: int) -> int:
         """What the word at `offset` holds now, as an unsigned number."""
         piece = self._holding(offset)
-        return int(piece.cells[(offset - piece.offset) // WORD]) & ALL_BITS
+        return unsigned(int(piece.cells[(offset - piece.offset) // WORD]))
 
     def address(self, offset: int) -> int:
         """Virtual address of a byte of the tested memory."""
@@ -121,19 +123,9 @@ class Mismatches:
         return next(b for b in reversed(self.pieces) if b.offset <= offset)
 
     def _described(self, offset: int, phase: str, expected: int, got: int) -> dict[str, Any]:
-        xor = expected ^ got
         return {
             "offset": offset,
             "address": f"{self.address(offset):#x}",
             "phase": phase,
-            "expected": f"{expected:#018x}",
-            "got": f"{got:#018x}",
-            "xor": f"{xor:#018x}",
-            "bits": [bit for bit in range(64) if xor >> bit & 1],
+            **difference(expected, got, 64),
         }
-
-
-def signed(number: int) -> int:
-    """The same 64 bits as torch's int64 takes them."""
-    number &= ALL_BITS
-    return number - (1 << 64) if number >> 63 else number

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import signed
 from nodeproof.kernels.cells import same
 from nodeproof.kernels.claim import MIB, claim
 from nodeproof.kernels.draws import key, words
 from nodeproof.kernels.memory import Meter, finish
-from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, signed
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import difference
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.onchip_answers import (
     LEAST,
@@ -296,7 +297,7 @@ class Bench:
             "block": block,
             "element": element,
             "sm": sm,
-            **_bits(expected, expected ^ xor),
+            **difference(expected, expected ^ xor, 32),
         }
 
     def _total(
@@ -309,15 +310,5 @@ class Bench:
             "operation": OPERATIONS[operation],
             "addresses": case.addresses,
             "index": index,
-            **_bits(int(expected[operation, index]) & MASK, int(got[operation, index]) & MASK),
+            **difference(int(expected[operation, index]), int(got[operation, index]), 32),
         }
-
-
-def _bits(expected: int, got: int) -> dict[str, Any]:
-    xor = expected ^ got
-    return {
-        "expected": f"{expected:#010x}",
-        "got": f"{got:#010x}",
-        "xor": f"{xor:#010x}",
-        "bits": [bit for bit in range(32) if xor >> bit & 1],
-    }

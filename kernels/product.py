@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels.bits import difference, raw, signed
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.formats import FP8
 from nodeproof.kernels.operands import make
-from nodeproof.kernels.stored import FP4, TF32, Loaded, bits, intact, on_host, turned_over
+from nodeproof.kernels.stored import FP4, TF32, Loaded, intact, on_host, turned_over
 
 KEEP = 16  # wrong elements that are described; all are counted
 REPLAYS = 3
@@ -152,7 +153,7 @@ class Prover:
                 f"{self._device_id}: a {loaded.operands.dtype} product came back as {output.dtype} "
                 f"{tuple(output.shape)}, not {dtype} {shape}: the torch build is not usable here"
             )
-        seen = bits(output.contiguous())
+        seen = raw(output.contiguous())
         place = self._plant(seen, loaded, number) if flip else None
         span, times = loaded.span, loaded.size // loaded.span
         tiles = seen.view(times, span, times, span)
@@ -182,11 +183,10 @@ class Prover:
         row, column, bit = next(sound, drawn[0])
         if not self.planted:
             bit = 0  # the least that can be wrong: a comparison with a tolerance misses it
-        mask = 1 << bit
-        signed = mask - (1 << width) if bit == width - 1 else mask
-        seen[row, column] = seen[row, column] ^ signed
+        mask = signed(1 << bit, width)
+        seen[row, column] = seen[row, column] ^ mask
         right = expected(row, column)
-        self.planted.append(_described(loaded, (row, column), right, right ^ signed, number))
+        self.planted.append(_described(loaded, (row, column), right, right ^ mask, number))
         return row, column
 
     def _locate(
@@ -280,16 +280,12 @@ def _tf32() -> Iterator[None]:
 def _described(
     loaded: Loaded, place: tuple[int, int], expected: int, got: int, number: int
 ) -> dict[str, Any]:
-    xor = (expected ^ got) & ((1 << loaded.width) - 1)
     row, column = loaded.place(*place)
     return {
         "dtype": loaded.operands.dtype,
         "family": str(loaded.operands.family),
         "row": row,
         "column": column,
-        "expected": loaded.hex(expected),
-        "got": loaded.hex(got),
-        "xor": loaded.hex(xor),
-        "bits": [bit for bit in range(loaded.width) if xor >> bit & 1],
+        **difference(expected, got, loaded.width),
         "product": number,
     }

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import raw, signed, unsigned
 from nodeproof.kernels.draws import long_words, words
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
@@ -33,8 +34,6 @@ from nodeproof.worker import Context
 KEEP = 16  # outputs that are described; all are counted
 _COLUMNS = 4096  # inputs of one round on which blocks are put to the vote
 _ROUNDS = 2  # of the sweep at least; the first of them is computed again at the end
-_INTEGERS = {4: torch.int32, 8: torch.int64}
-_MASK = (1 << 64) - 1
 _PLANTED_AT = ("exp2", "tanh", "sqrt64")
 _REPORT_S = 0.5
 
@@ -144,7 +143,7 @@ class Sweeper:
                 self.far += function.far(_values(agreed, given), given)
             weighted = int((agreed.to(torch.int64) * self._weights).sum())
             mixed = self._digests[function.name] * 0x2545F4914F6CDD1D + weighted
-            self._digests[function.name] = mixed & _MASK
+            self._digests[function.name] = unsigned(mixed)
 
     def _inputs(self, function: Function, number: int, which: int) -> NDArray[Any]:
         tag = f"{function.width} {which}"
@@ -168,7 +167,7 @@ class Sweeper:
                 f"{function.name} came back as {outputs.dtype} {tuple(outputs.shape)}, not "
                 f"{inputs[0].dtype} {shape}: the torch build is not usable here"
             )
-        return outputs.view(_INTEGERS[outputs.element_size()])
+        return raw(outputs)
 
     def _plant(
         self, outputs: Any, function: Function, number: int, given: list[NDArray[Any]]
@@ -178,13 +177,10 @@ class Sweeper:
         draw = words(self._context.seed, tag, 1, 3)[0].tolist()
         block, spot = draw[0] % self._shape.blocks, draw[1] % self._shape.inputs
         bit = draw[2] % function.width if self.planted else 0  # the least that can be wrong first
-        mask = 1 << bit
-        signed = mask - (1 << function.width) if bit == function.width - 1 else mask
         majority = _majority(outputs[:, spot].tolist())
-        outputs[block, spot] = majority ^ signed
-        self.planted.append(
-            _described(function, (number, block, spot), given, majority, majority ^ signed)
-        )
+        got = majority ^ signed(1 << bit, function.width)
+        outputs[block, spot] = got
+        self.planted.append(_described(function, (number, block, spot), given, majority, got))
         return block, spot
 
     def _vote(

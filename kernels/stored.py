@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.draws import Integers
 from nodeproof.kernels.formats import FP8, TILE, Unprovable
 from nodeproof.kernels.operands import Operands, Values
@@ -18,7 +19,6 @@ TF32 = "tfloat32"
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three bits below the sign
 _ONE_E4M3 = 0x38  # 1.0 in float8_e4m3fn
 _BLOCK = 16  # numbers of float4 that share a scale
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,10 +66,6 @@ class Loaded:
             row, column = column, row
         return self.origin[0] + row, self.origin[1] + column
 
-    def hex(self, bits: int) -> str:
-        """Write the bits of one element, which torch gives as a signed integer."""
-        return f"0x{bits & (1 << self.width) - 1:0{self.width // 4}x}"
-
 
 def load(operands: Operands, *, size: int, output: str, device: Any) -> Loaded:
     """Put operands on a device, as many times over as `size` asks for.
@@ -78,12 +74,12 @@ def load(operands: Operands, *, size: int, output: str, device: Any) -> Loaded:
     """
     way, times = operands.dtype, size // operands.span
     a, b = exact(operands.a, operands.a_dtype), exact(operands.b.T, operands.b_dtype)
-    a = bits(a).to(device).repeat(times, 1).view(a.dtype)
+    a = raw(a).to(device).repeat(times, 1).view(a.dtype)
     if way in FP8 or way == FP4:  # these kernels take B by columns
-        b = bits(b).to(device).repeat(times, 1).view(b.dtype).t()
+        b = raw(b).to(device).repeat(times, 1).view(b.dtype).t()
     else:
-        b = bits(b.t().contiguous()).to(device).repeat(1, times).view(b.dtype)
-    expected = bits(exact(operands.answer, output))
+        b = raw(b.t().contiguous()).to(device).repeat(1, times).view(b.dtype)
+    expected = raw(exact(operands.answer, output))
     return Loaded(
         operands=operands,
         size=size,
@@ -101,11 +97,11 @@ def turned(loaded: Loaded, lanes: int) -> Loaded:
     """The same product with both operands turned by so many lanes (bytes, where two share one)."""
     if not lanes:
         return loaded
-    a = torch.roll(bits(loaded.a), lanes, 1).view(loaded.a.dtype)
+    a = torch.roll(raw(loaded.a), lanes, 1).view(loaded.a.dtype)
     if loaded.b.stride(0) == 1:
-        b = torch.roll(bits(loaded.b).t(), lanes, 1).view(loaded.b.dtype).t()
+        b = torch.roll(raw(loaded.b).t(), lanes, 1).view(loaded.b.dtype).t()
     else:
-        b = torch.roll(bits(loaded.b), lanes, 0).view(loaded.b.dtype)
+        b = torch.roll(raw(loaded.b), lanes, 0).view(loaded.b.dtype)
     return dataclasses.replace(loaded, a=a, b=b, turn=loaded.turn + lanes)
 
 
@@ -155,17 +151,12 @@ def intact(loaded: Loaded, fresh: Operands) -> tuple[bool, bool]:
     known = turned(
         load(fresh, size=span, output=loaded.output, device=torch.device("cpu")), loaded.turn
     )
-    a, b = bits(known.a), bits(known.b)
+    a, b = raw(known.a), raw(known.b)
     starts = range(0, loaded.size, span)
     # Piece by piece, since all at once is much memory of the host.
-    rows = all(torch.equal(bits(loaded.a[s : s + span]).cpu(), a) for s in starts)
-    columns = all(torch.equal(bits(loaded.b[:, s : s + span]).cpu(), b) for s in starts)
+    rows = all(torch.equal(raw(loaded.a[s : s + span]).cpu(), a) for s in starts)
+    columns = all(torch.equal(raw(loaded.b[:, s : s + span]).cpu(), b) for s in starts)
     return rows and columns, bool(torch.equal(loaded.reference.cpu(), known.expected))
-
-
-def bits(tensor: Any) -> Any:
-    """The same memory as integers: a tolerance, a NaN or a negative zero hides nothing there."""
-    return tensor.view(_INTEGERS[tensor.element_size()])
 
 
 def exact(values: Values | Integers, dtype: str) -> Any:

@@ -17,12 +17,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.formats import Family
 from nodeproof.kernels.inject import OPERANDS, Fault, Where, apply, draw, target
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import Prover, settle
 from nodeproof.kernels.stored import Loaded, load
-from nodeproof.kernels.stored import bits as raw
 
 _TRIES = 64
 _PRODUCTS = {"mm", "matmul", "__matmul__", "_int_mm", "_scaled_mm"}  # torch's names for one

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from nodeproof.kernels.digest import Digest, flip, unsigned
+from nodeproof.kernels.bits import unsigned
+from nodeproof.kernels.digest import Digest, flip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

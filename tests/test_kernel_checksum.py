@@ -9,12 +9,12 @@ import torch
 from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.checksum import Comparison, Freivalds, Seen, Skinny, checks
 from nodeproof.kernels.formats import Family, Unprovable
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.product import product, settle
 from nodeproof.kernels.residual import decode, integer_operands, inverses, odd_weights
-from nodeproof.kernels.stored import bits as raw
 from nodeproof.kernels.stored import load
 
 # A folder of its own in the checkout would be collected as tests.

@@ -11,12 +11,13 @@ from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
+from nodeproof.kernels.bits import raw
 from nodeproof.kernels.draws import integers, words
 from nodeproof.kernels.formats import FP8, RECIPES, Family, Unprovable, accumulator
 from nodeproof.kernels.gemm import DTYPES, outputs
 from nodeproof.kernels.operands import certify, make
 from nodeproof.kernels.product import Prover, product, settle
-from nodeproof.kernels.stored import bits, exact, intact, load, on_host, turned, turned_over
+from nodeproof.kernels.stored import exact, intact, load, on_host, turned, turned_over
 
 # Its caches do not belong into the checkout, where pytest would look for tests.
 configuration.set_hypothesis_home_dir(tempfile.mkdtemp(prefix="hypothesis-"))
@@ -283,7 +284,7 @@ def test_what_a_gpu_is_asked_for_the_host_computes_to_the_same_bits(dtype, famil
     loaded = load(operands, size=256, output=output, device=CPU)
     assert intact(loaded, operands) == (True, True)
     slab = on_host(loaded, operands, (200, 30))
-    got = bits(product(slab))
+    got = raw(product(slab))
     right = bool((got == loaded.expected[128:256, 0:128]).all())
     assert right is (family is not Family.ROUNDED)  # on purpose: TF32 has to have rounded
 
@@ -298,7 +299,7 @@ def test_operands_may_repeat_be_turned_and_be_transposed(dtype, family, output):
     operands = make(dtype, family, size=128, seed=6)
     loaded = load(operands, size=256, output=output, device=CPU)
     for way in (loaded, turned(loaded, 5), turned_over(turned(loaded, 3), (255, 1))):
-        assert bits(product(way)).shape == (way.size, way.size)
+        assert raw(product(way)).shape == (way.size, way.size)
         if family is not Family.ROUNDED:
             prover.prove(way)
     assert prover.wrong == 0
@@ -311,7 +312,7 @@ def test_a_stored_operand_that_changed_is_noticed(dtype, side, says):
     operands = make(dtype, Family.WIDE, size=128, seed=8)
     output = "int32" if dtype == "int8" else "float32"
     loaded = turned(load(operands, size=256, output=output, device=CPU), 2)
-    cells = bits(getattr(loaded, side))
+    cells = raw(getattr(loaded, side))
     place = (200, 17) if side == "a" else (17, 200)
     cells[place] = cells[place] ^ 1
     assert intact(loaded, operands) == says
@@ -347,8 +348,8 @@ def test_where_float32_computes_instead_of_tf32_the_host_says_the_same():
     prover = Prover(seed=3, device_id="cpu0")
     prover.prove(loaded, spoil=False)
     assert prover.wrong > 0.9 * 256 * 256
-    here = bits(product(loaded))[:128, :128]
-    assert torch.equal(here, bits(product(on_host(loaded, operands, (5, 6)))))
+    here = raw(product(loaded))[:128, :128]
+    assert torch.equal(here, raw(product(on_host(loaded, operands, (5, 6)))))
 
 
 def test_four_bit_numbers_are_packed_in_pairs_and_nothing_else_is_taken():

@@ -57,7 +57,7 @@ passed(sweep, inverted=True, invert=False)
 print(json.dumps([cells.numel(), *first, sweep.wrong]))
 """
 GLITCH = """
-from nodeproof.kernels.mismatches import signed
+from nodeproof.kernels.bits import signed
 sweep = swept(2)
 real = sweep._fused
 class Glitch:

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nodeproof import results
 from nodeproof.acceptance import test_training_step as training
 from nodeproof.checks import Device, DeviceKind, Profile, spec_of
-from nodeproof.kernels.digest import Digest, as_words, flip, unsigned
+from nodeproof.kernels.bits import unsigned
+from nodeproof.kernels.digest import Digest, as_words, flip
 from nodeproof.kernels.golden import SHIPPED, entry
 from nodeproof.kernels.golden import answer as recorded_answer
 from nodeproof.kernels.training_step import replay
