@@ -17,11 +17,11 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.place import place
 from nodeproof.kernels.updates import Case, Operation, Size, Updates, draw
 from nodeproof.worker import Context
 
-KEEP = 16  # wrong totals that are described; all are counted
 PLANTS = ("lost", "twice")
 # The updates of one launch are some hundred KiB on a processor, and fit the cache of a GPU.
 SIZES = {
@@ -29,7 +29,6 @@ SIZES = {
     "cpu": Size(many=61, drawn=1 << 10, times=4),
 }
 _LAUNCHES = {"cuda": 32, "cpu": 1}  # of the same updates
-_TRIES = 64  # places drawn for a planted fault until one is sound
 _REPORT_S = 0.5
 _BITS = {"int32": np.int32, "int64": np.int64, "float32": np.int32}
 
@@ -58,8 +57,7 @@ def totals(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     `loaded_s`. Raises `ValueError` for an unknown plant, `RuntimeError` where the device can't do
     an operation or gives totals of another shape or type.
     """
-    if plant not in {"", *PLANTS}:
-        raise ValueError(f"plant {plant!r}: this kernel knows {', '.join(PLANTS)}")
+    known(plant, *PLANTS)
     torch.set_num_threads(context.threads)
     device = place(context)
     seen = Tally(context, device)
@@ -126,13 +124,11 @@ class Tally:
             right = self._compare(case, number, expected, given, None)
         if not plant or (plant == "twice" and not case.operation.sums):
             return
-        draws = words(self._seed, f"{tag} {self._id}", 1, _TRIES)[0].tolist()
-        drawn = [updates.deciding(each) for each in draws[: 1 if right.all() else _TRIES]]
-        places = [int(updates.index[each % len(updates.index)]) for each in drawn]
-        # Where the device is wrong by itself, the planted fault might undo that: not there.
-        chosen = next((i for i, each in enumerate(places) if right[each]), 0)
-        place = places[chosen]
-        index, value, got = updates.altered(drawn[chosen], plant=plant)
+        draws = words(self._seed, f"{tag} {self._id}", 1, PLACES)[0].tolist()
+        drawn = [updates.deciding(each) for each in draws[: 1 if right.all() else PLACES]]
+        update = sound(drawn, lambda each: right[updates.place(each)])
+        place = updates.place(update)
+        index, value, got = updates.altered(update, plant=plant)
         self.planted.append(_described(case, number, place, int(expected[place]), got))
         self._compare(case, number, expected, self._moved(case, index, value), place)
 

@@ -11,6 +11,7 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import known
 from nodeproof.kernels.formats import SPAN, Family
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
@@ -41,8 +42,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     share of it; negative where it rose), `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
     `loaded_s`, `size`, `dtype`, `families`, `flags` and `versions`. Raises `ValueError` for an unknown plant.
     """
-    if plant not in {"", "flip", "slow"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip' and 'slow'")
+    known(plant, "flip", "slow")
     flags = settle(context.threads)
     device = place(context)
     loads = _loads(device, context)

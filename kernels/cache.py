@@ -18,10 +18,10 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.bits import difference, signed, unsigned
 from nodeproof.kernels.draws import long_words, words
+from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
-KEEP = 16  # mismatches that are described; all are counted
 WORD = 8  # bytes
 _MIB = 1 << 20
 _SHARE = 0.75  # of the cache: what else is in it would push words of a larger set out
@@ -29,7 +29,6 @@ _BUFFERS = 3 + 1 / WORD  # cells, what was read, what it has to be, and one byte
 _ROW = {"cuda": 4096, "cpu": 512}  # words of what is shuffled
 _MOST = 2 * _MIB  # on a processor, whose last cache is everybody's, or does not say
 _SWEEPS = 4  # of a round: every bit is read with both values, twice
-_TRIES = 64  # places drawn for a planted fault until one is sound
 _REPORT_S = 0.5
 
 
@@ -44,8 +43,7 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     and `loaded_s`. Raises `ValueError` for an unknown plant, `RuntimeError` for a GPU that does not
     say how large its cache is.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
     cache = size_of_cache(context, device)
@@ -217,14 +215,15 @@ class Cells:
         self, numbers: Numbers, number: int, count: int, *, inverted: bool
     ) -> tuple[int, int]:
         """Flip one bit where the device is right, and note what has to be reported for it."""
-        draws = words(self._seed, f"cache flip {number} {count} {self._id}", _TRIES, 3).tolist()
-        drawn = [(r % self._rows, c % self._row, b % 64) for r, c, b in draws]
+        draws = words(self._seed, f"cache flip {number} {count} {self._id}", PLACES, 3).tolist()
+        drawn = ((r % self._rows, c % self._row, b % 64) for r, c, b in draws)
 
         def right(row: int, column: int) -> int:
             return self.word(numbers, row, column, inverted=inverted)
 
-        sound = (d for d in drawn if unsigned(int(self._cells[d[0], d[1]])) == right(d[0], d[1]))
-        row, column, bit = next(sound, drawn[0])
+        row, column, bit = sound(
+            drawn, lambda d: unsigned(int(self._cells[d[0], d[1]])) == right(d[0], d[1])
+        )
         self._cells[row, column] = self._cells[row, column] ^ signed(1 << bit)
         expected = right(row, column)
         self.planted.append(

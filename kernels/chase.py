@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from nodeproof.kernels.bits import signed, unsigned
+from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.lanes import (
-    KEEP,
     Chain,
     Fault,
     Ledger,
@@ -72,8 +72,7 @@ def chase(
     Raises `ValueError` for an unknown plant or path, `RuntimeError` without Triton where it is
     needed and where the host contradicts itself.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
     nvidia = device.type == "cuda" and torch.version.hip is None

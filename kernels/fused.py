@@ -25,6 +25,7 @@ import torch
 
 from nodeproof.kernels import alone, formats
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.formats import Family
 from nodeproof.kernels.fused_cell import TABLE, Cell
 from nodeproof.kernels.fused_fault import Fault
@@ -58,7 +59,6 @@ _LEAST = 8  # tiles of each dtype that an SM has to have checked
 _LAUNCH_S = 0.1  # of one launch: long enough not to wait for launches, short enough to stop
 _MOST_ITEMS = 1 << 22
 _PATIENCE = 8  # launches of a cell after the time is over, for SMs that are not covered yet
-_SHOWN = 16  # wrong tiles that are described; all wrong elements are counted
 _PLANTS = 2  # in each cell: the lowest bit, then any
 _REPORT_S = 0.5
 
@@ -96,8 +96,7 @@ def fused(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     `loaded_s` (both without compiling). Raises `ValueError` for an unknown plant, `NoPlaceError`
     where there is no whole GPU or no Triton to use.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     flags = settle(context.threads)
     device = place(context)
     capability, multiprocessors = _whole(context, device)
@@ -285,7 +284,7 @@ def _add(tally: _Tally, cell: Cell, fault: Fault | None = None) -> None:
     tally.by_sm.update(launched.wrong)
     for found in launched.faults:
         planted = fault is not None and found.item == fault.item
-        if planted or tally.own < _SHOWN:
+        if planted or tally.own < KEEP:
             tally.found.append(found)
             tally.own += not planted
     if launched.wrong and tally.intact is None:

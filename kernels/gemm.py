@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.faults import known
 from nodeproof.kernels.formats import Family, Unprovable, accumulator
 from nodeproof.kernels.operands import Operands, make
 from nodeproof.kernels.place import place
@@ -59,8 +60,7 @@ def exact(
     time, comparing included). Raises `ValueError` for an unknown dtype or plant, `RuntimeError`
     where the device cannot do the product.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     flags = settle(context.threads)
     device = place(context)
     loads = _loads(device, context, dtype, size)

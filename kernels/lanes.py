@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from nodeproof.kernels.bits import signed, unsigned
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP
 
-KEEP = 16  # wrong lanes that are described; all are counted
 _AGAIN = 2  # lanes of each chain that the host works out a second time, by other means
 _INTEGERS = {32: torch.int32, 64: torch.int64}
 

@@ -23,6 +23,7 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.bits import signed
 from nodeproof.kernels.claim import MIB, claim
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.memory import Meter, finish
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
 from nodeproof.kernels.place import place
@@ -31,7 +32,6 @@ from nodeproof.worker import Context
 SOLID = 0
 # In the k-th, bit b of a word is bit k of the number b.
 STRIPES = tuple(sum(1 << bit for bit in range(64) if bit >> k & 1) for k in range(6))
-_PLACES = 64  # to draw from, should the first be wrong already
 _SHAPE = {"cuda": (32, 5), "cpu": (8, 5)}  # values of a digit, and digits
 
 
@@ -117,8 +117,7 @@ def march(
     `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises `ValueError` for a
     share or size that is none, `RuntimeError` where that much memory cannot be had.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
     values, digits = _SHAPE[device.type]
@@ -139,9 +138,11 @@ def march(
     begun, rounds = time.perf_counter(), 0
     while not rounds or time.perf_counter() - begun < seconds:
         for number, (digit, background) in enumerate(programme):
-            fault = _Fault(over, context, number, background, planted)
-            before = fault.strike if plant and not rounds else fault.spare
-            meter.follow("marching", over.march(digit, background, before), over.bytes)
+            steps = over.march(digit, background)
+            if plant and not rounds:
+                fault = _Fault(over, context, number, background, planted)
+                steps = over.march(digit, background, fault.strike)
+            meter.follow("marching", steps, over.bytes)
             finish(taken)
         rounds += 1
     spent = time.perf_counter() - begun
@@ -169,20 +170,17 @@ class _Fault:
     background: int
     planted: list[dict[str, Any]]
 
-    def spare(self, element: Element) -> None:
-        """Do nothing."""
-
     def strike(self, element: Element) -> None:
         """Flip a bit if this is the element for it."""
         tag = f"march flip {self.number} {self.context.device_id}"
-        drawn = words(self.context.seed, tag, _PLACES + 1, 3).tolist()
+        drawn = words(self.context.seed, tag, PLACES + 1, 3).tolist()
         if element is not ELEMENTS[drawn[0][0] % len(ELEMENTS)]:
             return
         expected = self.background ^ (ALL_BITS if element.reads else 0)
-        for high, low, _ in drawn[1:]:  # where the device is wrong by itself, another place
-            offset = (high << 32 | low) % (self.over.bytes // WORD) * WORD
-            if self.over.word(offset) == expected:
-                break
+        offset = sound(
+            (self.over.offset(high, low) for high, low, _ in drawn[1:]),
+            lambda place: self.over.word(place) == expected,
+        )
         digit = self.number if self.number < self.over.digits else 0
         phase = named(digit, self.background, element)
         self.planted.append(self.over.plant(offset, drawn[0][1] % 64, phase, expected))

@@ -13,13 +13,13 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.cells import Fused, Pattern, Sweep
 from nodeproof.kernels.claim import MIB, Claim, claim
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.mismatches import WORD
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
 _PASSES = 2  # at least, before the last: one each way
 _REPORT_S = 0.5
-_PLACES = 64  # to draw from, should the first be wrong already
 
 
 def pattern(
@@ -36,9 +36,7 @@ def pattern(
     and `loaded_s`. Raises `ValueError` for a share that is none, `RuntimeError` where that much
     memory cannot be had.
     """
-    taken, sweep = filled(
-        context, cpu_share=cpu_share, gpu_share=gpu_share, plant=plant, planting=bool(plant)
-    )
+    taken, sweep = filled(context, cpu_share=cpu_share, gpu_share=gpu_share, plant=plant)
     meter = Meter(context)
     planted = []
     begun, passes = time.perf_counter(), 0
@@ -71,11 +69,9 @@ def filled(
     plant: str,
     cpu_share: float | None = None,
     cpu_mib: float | None = None,
-    planting: bool = False,
 ) -> tuple[Claim, Sweep]:
     """Take memory and write the pattern to it. Raises as `claim` does, and for an unknown plant."""
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
     fast = fused_kernel(device)
@@ -88,7 +84,7 @@ def filled(
         cpu_mib=cpu_mib,
         block=block,
         spare=2 * block * WORD,
-        planting=planting,
+        planting=bool(plant),
     )
     held = Pattern(seed=context.seed, block=block, device=device)
     fused: Fused | None = fast.Verifier(held, taken.bytes // WORD // block) if fast else None
@@ -114,12 +110,11 @@ def outcome(taken: Claim, sweep: Sweep, planted: list[dict[str, Any]]) -> dict[s
 
 def flip(context: Context, sweep: Sweep, phase: str, *, inverted: bool) -> dict[str, Any]:
     """Flip a bit of a word that is right: elsewhere on each device and in each run."""
-    drawn = words(context.seed, f"memory flip {phase} {context.device_id}", _PLACES, 3).tolist()
-    for high, low, _ in drawn:  # where the device is wrong by itself, another place
-        # Two words make the place: one is too few for the largest memories.
-        offset = (high << 32 | low) % (sweep.bytes // WORD) * WORD
-        if sweep.word(offset) == sweep.wanted(offset, inverted=inverted):
-            break
+    drawn = words(context.seed, f"memory flip {phase} {context.device_id}", PLACES, 3).tolist()
+    offset = sound(
+        (sweep.offset(high, low) for high, low, _ in drawn),
+        lambda place: sweep.word(place) == sweep.wanted(place, inverted=inverted),
+    )
     return sweep.flip(offset, drawn[0][2] % 64, phase, inverted=inverted)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.kernels.bits import difference, signed, unsigned
+from nodeproof.kernels.faults import KEEP
 
-KEEP = 16  # mismatches that are described; all are counted
 WORD = 8  # bytes
 ALL_BITS = (1 << 64) - 1
 _OFFSETS = 4096  # mismatches from whose offsets strides are counted
@@ -92,6 +92,10 @@ class Mismatches:
                     "bits": [],
                 }
             )
+
+    def offset(self, high: int, low: int) -> int:
+        """Return the word that two draws mean: one is too few for the largest memories."""
+        return (high << 32 | low) % (self.bytes // WORD) * WORD
 
     def word(self, offset: int) -> int:
         """What the word at `offset` holds now, as an unsigned number."""

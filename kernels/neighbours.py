@@ -18,6 +18,7 @@ from nodeproof.kernels.bits import signed
 from nodeproof.kernels.cells import same
 from nodeproof.kernels.claim import MIB, claim
 from nodeproof.kernels.draws import key, words
+from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.memory import Meter, finish
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
 from nodeproof.kernels.place import place
@@ -26,7 +27,6 @@ from nodeproof.worker import Context
 STEP = 20  # words from one that is kept to the next
 TURNS = 2 * STEP  # of a round
 _WRITES = 2  # of all others, one over the whole memory after the other
-_PLACES = 64  # to draw from, should the first be wrong already
 _BLOCK = {"cuda": STEP << 18, "cpu": STEP << 9}  # words
 
 
@@ -82,13 +82,14 @@ class Neighbours(Mismatches):
     def flip(self, draw: list[list[int]], turn: int, *, kept: bool) -> dict[str, Any]:
         """Flip one bit of a word that is right: one of those kept, or one beside them."""
         expected = self.value(turn) ^ (0 if kept else ALL_BITS)
-        for high, low, bit in draw:  # where the device is wrong by itself, another place
+
+        def offset(high: int, low: int, more: int) -> int:
             row = (high << 32 | low) % (self.bytes // WORD // STEP)
-            beside = 0 if kept else 1 + bit // 64 % (STEP - 1)
-            offset = (row * STEP + (_kept(turn) + beside) % STEP) * WORD
-            if self.word(offset) == expected:
-                break
-        return self.plant(offset, bit % 64, phase(turn), expected)
+            beside = 0 if kept else 1 + more // 64 % (STEP - 1)
+            return (row * STEP + (_kept(turn) + beside) % STEP) * WORD
+
+        place = sound((offset(*each) for each in draw), lambda at: self.word(at) == expected)
+        return self.plant(place, draw[0][2] % 64, phase(turn), expected)
 
     def value(self, turn: int) -> int:
         """What the kept words hold: random bits in even turns, in odd ones the opposite."""
@@ -117,8 +118,7 @@ def neighbours(
     as `Claim.facts` has it. Raises `ValueError` for a share or size that is none, `RuntimeError`
     where that much memory cannot be had.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
     block = _BLOCK[device.type]
@@ -132,7 +132,7 @@ def neighbours(
         planting=bool(plant),
     )
     over = Neighbours(taken.pieces, seed=context.seed, block=block)
-    drawn = words(context.seed, f"neighbours flip {context.device_id}", 2 * _PLACES + 1, 3).tolist()
+    drawn = words(context.seed, f"neighbours flip {context.device_id}", 2 * PLACES + 1, 3).tolist()
     struck = drawn[0][0] % (TURNS - 1) if plant else -2
     meter = Meter(context)
     planted = []
@@ -141,9 +141,9 @@ def neighbours(
         for turn in range(rounds * TURNS, (rounds + 1) * TURNS):
             meter.follow("disturbing", over.disturb(turn), over.bytes)
             if turn == struck:
-                planted.append(over.flip(drawn[1 : _PLACES + 1], turn, kept=True))
+                planted.append(over.flip(drawn[1 : PLACES + 1], turn, kept=True))
             if turn == struck + 1:
-                planted.append(over.flip(drawn[_PLACES + 1 :], turn, kept=False))
+                planted.append(over.flip(drawn[PLACES + 1 :], turn, kept=False))
             meter.follow("verifying", over.verify(turn), over.bytes)
             finish(taken)
         rounds += 1

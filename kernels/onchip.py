@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.faults import known
 from nodeproof.kernels.onchip_bench import Bench
 from nodeproof.kernels.place import NoPlaceError, place
 from nodeproof.worker import Context
@@ -39,8 +40,7 @@ def cells(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     Raises `ValueError` for an unknown plant, `RuntimeError` without a GPU, without Triton, or where
     Triton can't compile.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     device = place(context)
     bench = Bench(context, device, kernels(context, device))
     shared = bench.compile()

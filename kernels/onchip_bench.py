@@ -12,6 +12,7 @@ import torch
 
 from nodeproof.kernels.bits import difference
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP
 from nodeproof.kernels.onchip_answers import (
     LEAST,
     MASK,
@@ -24,7 +25,6 @@ from nodeproof.kernels.onchip_answers import (
 from nodeproof.kernels.place import NoPlaceError
 from nodeproof.worker import Context
 
-KEEP = 16  # wrong words that are described; all are counted
 _LONG = 16  # one round of so many holds for long
 
 

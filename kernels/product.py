@@ -16,13 +16,12 @@ import torch
 
 from nodeproof.kernels.bits import difference, raw, signed
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP, PLACES, sound
 from nodeproof.kernels.formats import FP8
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.stored import FP4, TF32, Loaded, intact, on_host, turned_over
 
-KEEP = 16  # wrong elements that are described; all are counted
 REPLAYS = 3
-_TRIES = 64  # places drawn for a planted fault until one is sound
 _TRIAGE = ("operands_intact", "reference_intact", "replay", "host", "other_algorithm")
 # Partial sums rounded to the narrow format, or operands to TF32, would void the proof.
 _FLAGS = {
@@ -171,16 +170,14 @@ class Prover:
         width, span = loaded.width, loaded.span
         # Elsewhere on each device: the same fault on two of them would be no hardware's.
         tag = f"flip {loaded.operands.dtype} {number} {self._device_id}"
-        draws = words(self._seed, tag, _TRIES, 3).tolist()
+        draws = words(self._seed, tag, PLACES, 3).tolist()
 
         def expected(row: int, column: int) -> int:
             # From the known answer, not from what the product gave.
             return int(loaded.expected[row % span, column % span])
 
-        drawn = [(r % loaded.size, c % loaded.size, b % width) for r, c, b in draws]
-        # Where the device is wrong by itself, the planted fault might undo that: not there.
-        sound = (d for d in drawn if int(seen[d[0], d[1]]) == expected(d[0], d[1]))
-        row, column, bit = next(sound, drawn[0])
+        drawn = ((r % loaded.size, c % loaded.size, b % width) for r, c, b in draws)
+        row, column, bit = sound(drawn, lambda d: int(seen[d[0], d[1]]) == expected(d[0], d[1]))
         if not self.planted:
             bit = 0  # the least that can be wrong: a comparison with a tolerance misses it
         mask = signed(1 << bit, width)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.faults import known
 from nodeproof.kernels.formats import Family
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
@@ -50,8 +51,7 @@ def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     was over: the beat was not kept), `bursts`, `size`, `dtype`, `families`, `flags`, `versions` and
     `loaded_s` (wall time, pauses included). Raises `ValueError` for an unknown plant.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     flags = settle(context.threads)
     loads = _loads(context)
     prover = Prover(seed=context.seed, device_id=context.device_id)

@@ -31,9 +31,7 @@ def hold(
     what, as `Claim.facts` has it. Raises `ValueError` for a share or size that is none,
     `RuntimeError` where that much memory cannot be had.
     """
-    taken, sweep = filled(
-        context, cpu_mib=cpu_mib, gpu_share=gpu_share, plant=plant, planting=bool(plant)
-    )
+    taken, sweep = filled(context, cpu_mib=cpu_mib, gpu_share=gpu_share, plant=plant)
     meter = Meter(context)
     planted, times = [], []
     for inverted, phase in ((False, "as written"), (True, "inverted")):

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from nodeproof.kernels import alone
 from nodeproof.kernels.bits import raw, signed, unsigned
 from nodeproof.kernels.draws import long_words, words
+from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
 from nodeproof.kernels.special_functions import FUNCTIONS, Function, patterns
 from nodeproof.worker import Context
 
-KEEP = 16  # outputs that are described; all are counted
 _COLUMNS = 4096  # inputs of one round on which blocks are put to the vote
 _ROUNDS = 2  # of the sweep at least; the first of them is computed again at the end
 _PLANTED_AT = ("exp2", "tanh", "sqrt64")
@@ -58,8 +58,7 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     empty list: digests of other devices that a self-test adds), `versions`, `loaded_s` and `gops`.
     Raises `ValueError` for an unknown plant, `RuntimeError` for outputs of another type.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     device = place(context)
     # By one thread: where several call a function of the vector library for the first time, they may
     # be served by different code (github.com/pytorch/pytorch/issues/188792).

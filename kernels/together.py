@@ -17,8 +17,9 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.cells import Pattern, Sweep
-from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import known
 from nodeproof.kernels.formats import Family
+from nodeproof.kernels.memory import flip as flip_word
 from nodeproof.kernels.mismatches import WORD
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
@@ -44,8 +45,7 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
     `dtype`, `families`, `flags`, `versions` and `loaded_s` (the same as `overlap_s`). Raises
     `ValueError` for an unknown plant, and what either half raised.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     flags = settle(context.threads)
     device = place(context)
     loads = _loads(context, device)
@@ -69,7 +69,7 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
             odd = passes % 2 == 1
             phase = "backwards" if odd else "forwards"
             if plant and not memory_planted:
-                memory_planted.append(_flip(sweep, context, phase, inverted=odd))
+                memory_planted.append(flip_word(context, sweep, phase, inverted=odd))
             for _ in sweep.verify(phase, inverted=odd, backwards=odd):
                 pass
             passes += 1
@@ -129,12 +129,6 @@ def _both(
     if raised:
         raise raised[0]
     return spans
-
-
-def _flip(sweep: Sweep, context: Context, phase: str, *, inverted: bool) -> dict[str, Any]:
-    draw = words(context.seed, f"flip together {context.device_id}", 1, 2)[0]
-    offset = int(draw[0]) % (sweep.bytes // WORD) * WORD
-    return sweep.flip(offset, int(draw[1]) % 64, phase, inverted=inverted)
 
 
 def _sweep(context: Context, device: Any, *, small: bool) -> Sweep:

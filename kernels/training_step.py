@@ -22,13 +22,13 @@ import torch
 from nodeproof.kernels import alone, golden
 from nodeproof.kernels.digest import Digest
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about, settle
 from nodeproof.kernels.tape import Fault, Place, Tape, Trail
 from nodeproof.kernels.transformer import RECIPES, AdamW, Model, Recipe, initial, shapes, tokens
 from nodeproof.worker import Context
 
-KEEP = 16  # runs that parted and are described; all are counted
 _RUNS = 2  # at least: the first can only be judged by another
 # Where a fault is planted in turn: the passes of which one value is drawn.
 _PLANTS = (("forward",), ("backward", "gradient"), ("optimiser",))
@@ -176,8 +176,7 @@ def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     and `steps_per_s`. Raises `ValueError` for an unknown plant, `RuntimeError` where torch can't be
     made deterministic or memory is short.
     """
-    if plant not in {"", "flip"}:
-        raise ValueError(f"plant {plant!r}: this kernel knows 'flip'")
+    known(plant, "flip")
     device = place(context)
     # Threads of a processor divide sums among them, so that their number is in the answer.
     flags = settle(context.threads if device.type == "cuda" else 1)

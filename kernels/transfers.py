@@ -21,17 +21,17 @@ import torch
 from nodeproof.kernels import alone, cargo
 from nodeproof.kernels.cargo import Data, DeviceData, HostData, Piece
 from nodeproof.kernels.draws import words
+from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
-KEEP = 16  # places with wrong bytes that are described; all are counted
 DIRECTIONS = ("h2d", "d2h", "d2d")
 _MIB = 1 << 20
 # GPU: device to device both ends together do not fit into the L2 of an H100 or H200.
 _ARENA = {"cuda": 64 * _MIB, "cpu": _MIB // 2}
 _PLANTED_ARENA = 4 * _MIB  # a planted run exercises the comparison, not the wires
 _PARTS = 4  # copies of each way, where all ways go at once
-_PLANTS = ("", "flip", "stale")
+_PLANTS = ("flip", "stale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +138,7 @@ def copies(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     {way: {gbs, together_gbs}}, `arena` (bytes) and `loaded_s`. Raises `ValueError` for an unknown
     plant, `RuntimeError` where the memory can't be had.
     """
-    if plant not in _PLANTS:
-        raise ValueError(f"plant {plant!r}: this kernel knows {', '.join(_PLANTS[1:])}")
+    known(plant, *_PLANTS)
     device = place(context)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -364,7 +363,7 @@ def _on(stream: Any) -> Iterator[None]:
 def main() -> None:
     """Prove that planted faults are found, then copy for three seconds and say how fast."""
     context = alone.context()
-    for plant in _PLANTS[1:]:
+    for plant in _PLANTS:
         planted = copies(context, plant=plant)
         if planted["planted"] != planted["found"] or not planted["planted"]:
             raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")

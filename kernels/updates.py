@@ -114,6 +114,10 @@ class Updates:
         best = np.max if operation is Operation.AMAX else np.min
         return index, value, int(best(rest, initial=operation.start))
 
+    def place(self, at: int) -> int:
+        """Return the address of the update at `at`."""
+        return int(self.index[at % len(self.index)])
+
     def deciding(self, draw: int) -> int:
         """Return an update whose loss changes the total of its address."""
         index, value = self.whole()
