@@ -7,7 +7,6 @@ order either. What the totals have to be the host reckons by sorting, and compar
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.place import place
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.updates import Case, Operation, Size, Updates, draw
 from nodeproof.worker import Context
 
@@ -29,7 +29,6 @@ SIZES = {
     "cpu": Size(many=61, drawn=1 << 10, times=4),
 }
 _LAUNCHES = {"cuda": 32, "cpu": 1}  # of the same updates
-_REPORT_S = 0.5
 _BITS = {"int32": np.int32, "int64": np.int64, "float32": np.int32}
 
 
@@ -61,20 +60,15 @@ def totals(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     torch.set_num_threads(context.threads)
     device = place(context)
     seen = Tally(context, device)
-    begun = time.perf_counter()
-    spent = reported = 0.0
+    watch = Stopwatch(context, seconds)
     done = 0
     with _undetermined():
-        while not done or spent < seconds:
+        while not done or watch.spent < seconds:
             for case in CASES:
                 seen.count(case, done, plant="" if done else plant)
             done += 1
-            spent = time.perf_counter() - begun
-            if spent - reported >= _REPORT_S:
-                reported = spent
-                context.progress(
-                    updates=float(seen.updates), done=min(spent / seconds, 1.0) if seconds else 1.0
-                )
+            watch.read()
+            watch.tell(updates=float(seen.updates), done=watch.share)
     return {
         "wrong": seen.wrong,
         "host": seen.host,
@@ -84,8 +78,8 @@ def totals(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
         "checked_totals": seen.checked,
         "cases": [f"{c.operation} {c.dtype} {'many' if c.many else 'few'}" for c in CASES],
         "rounds": done,
-        "updates_per_s": seen.updates / spent,
-        "loaded_s": spent,
+        "updates_per_s": seen.updates / watch.spent,
+        "loaded_s": watch.spent,
     }
 
 

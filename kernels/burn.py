@@ -16,6 +16,7 @@ from nodeproof.kernels.formats import SPAN, Family
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
@@ -27,7 +28,6 @@ _STALL = 25  # how many times slower the planted window is than the slowest befo
 _FLIPS = 2  # planted bits, one in a window
 # Of the median. Processors are shared: virtual ones were seen at a quarter of their pace.
 _SLOW = {"cuda": 0.5, "cpu": 1 / 16}
-_REPORT_S = 0.5
 _GPU_NEED = 3 << 30  # bytes for two sets of the largest operands, the product and its comparison
 
 
@@ -59,17 +59,13 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         half = count // 2
         stalled = half + int(words(context.seed, "stall", 1, 1)[0, 0]) % (count - half)
     rates: list[float] = []
-    begun = reported = time.perf_counter()
-    while len(rates) < count or time.perf_counter() - begun < seconds:
+    watch = Stopwatch(context, seconds)
+    while len(rates) < count or watch.spent < seconds:
         stall_to = min(rates) / _STALL if len(rates) == stalled else 0.0
         flip = plant == "flip" and len(prover.planted) < _FLIPS
         rates.append(_window(prover, loads, window_s, stall_to=stall_to, flip=flip))
-        now = time.perf_counter()
-        if now - reported >= _REPORT_S:
-            reported = now
-            done = min((now - begun) / seconds, 1.0) if seconds else len(rates) / count
-            context.progress(tflops=rates[-1], done=min(done, 1.0))
-    loaded_s = time.perf_counter() - begun
+        watch.read()
+        watch.tell(tflops=rates[-1], done=watch.share)
     median, low = statistics.median(rates), percentile(rates, 5)
     slow = [index for index, rate in enumerate(rates) if rate < _SLOW[device.type] * median]
     report = prover.report()
@@ -86,7 +82,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         "p5_of_median": low / median,
         "drift": drift(rates),
         "slow": slow,
-        "loaded_s": loaded_s,
+        "loaded_s": watch.spent,
         "size": loads[0].size,
         "dtype": loads[0].operands.dtype,
         "families": [{**loads[0].operands.facts(), "output": loads[0].output}],

@@ -7,7 +7,6 @@ tell: `device.memory.pattern` tests the memory, and this the way to it and back,
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nodeproof.kernels.bits import difference, signed, unsigned
 from nodeproof.kernels.draws import long_words, words
 from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.place import place
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 WORD = 8  # bytes
@@ -29,7 +29,6 @@ _BUFFERS = 3 + 1 / WORD  # cells, what was read, what it has to be, and one byte
 _ROW = {"cuda": 4096, "cpu": 512}  # words of what is shuffled
 _MOST = 2 * _MIB  # on a processor, whose last cache is everybody's, or does not say
 _SWEEPS = 4  # of a round: every bit is read with both values, twice
-_REPORT_S = 0.5
 
 
 def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
@@ -51,19 +50,12 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     row = _ROW[device.type]
     rows = max(int(taken * _SHARE / _BUFFERS) // (row * WORD), 8)
     cells = Cells(context, device, rows=rows, row=row)
-    begun = time.perf_counter()
-    spent = reported = 0.0
+    watch = Stopwatch(context, seconds)
     done = 0
-    while not done or spent < seconds:
+    while not done or watch.spent < seconds:
         cells.round(done, flip=plant == "flip" and not done)
         done += 1
-        spent = time.perf_counter() - begun
-        if spent - reported >= _REPORT_S:
-            reported = spent
-            context.progress(
-                gb_per_s=cells.verified / spent / 1e9,
-                done=min(spent / seconds, 1.0) if seconds else 1.0,
-            )
+        watch.tell(gb_per_s=cells.verified / watch.read() / 1e9, done=watch.share)
     return {
         "wrong": cells.wrong,
         "host": cells.host,
@@ -75,8 +67,8 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "verified_bytes": cells.verified,
         "rounds": done,
         "sweeps": done * _SWEEPS,
-        "gb_per_s": cells.verified / spent / 1e9,
-        "loaded_s": spent,
+        "gb_per_s": cells.verified / watch.spent / 1e9,
+        "loaded_s": watch.spent,
     }
 
 

@@ -28,6 +28,7 @@ from nodeproof.kernels.lanes import (
 )
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 _TABLE = 1024  # multiprocessors at most, by number
@@ -36,7 +37,6 @@ _EMULATED = 2  # multiprocessors that the interpreter pretends to have
 _RESIDENT = 16  # programs for each multiprocessor: more than run at once
 _LAUNCH_S = 0.05
 _MOST = 1 << 14  # passes of one launch
-_REPORT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +118,9 @@ class _Clock:
     """Counts the seconds in which chains ran, and tells the live view."""
 
     def __init__(self, context: Context, ledger: Ledger, seconds: float) -> None:
-        self._context = context
         self._ledger = ledger
         self._seconds = seconds
-        self._told = 0.0
+        self._watch = Stopwatch(context)
         self._done = 0
         self.spent = 0.0
         self.epochs = 0
@@ -135,9 +134,7 @@ class _Clock:
             do()
             self.spent += time.perf_counter() - begun
             self._done += self._ledger.operations - before
-            if self.spent - self._told >= _REPORT_S:
-                self._told = self.spent
-                self._context.progress(gops=self.gops, wrong=self._ledger.wrong)
+            self._watch.tell(gops=self.gops, wrong=self._ledger.wrong)
             if self.spent >= min(until, self._seconds):
                 break
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from nodeproof.kernels.fused_tiling import Capability, tiling
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import NoPlaceError, place
 from nodeproof.kernels.product import about, settle
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 # Full significands in both families; the long one is for speed.
@@ -60,7 +60,6 @@ _LAUNCH_S = 0.1  # of one launch: long enough not to wait for launches, short en
 _MOST_ITEMS = 1 << 22
 _PATIENCE = 8  # launches of a cell after the time is over, for SMs that are not covered yet
 _PLANTS = 2  # in each cell: the lowest bit, then any
-_REPORT_S = 0.5
 
 
 @dataclass(slots=True)
@@ -123,22 +122,17 @@ def fused(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
             fault = cell.planned(draw.tolist(), lowest=number == 0)
             planted.append(fault)
             _add(tally, cell, fault)
-    before, begun = tally.operations, time.perf_counter()
-    spent = reported = 0.0
+    before, watch = tally.operations, Stopwatch(context, seconds)
     for number, cell in enumerate(itertools.cycle(cells)):
         late = number - len(cells) * _PATIENCE
         enough = _coverage(tally, multiprocessors)[0] >= multiprocessors or late > 0
-        if number >= len(cells) and spent >= seconds and enough:
+        if number >= len(cells) and watch.spent >= seconds and enough:
             break
-        started = time.perf_counter()
+        started = watch.read()
         _add(tally, cell)
-        now = time.perf_counter()
-        cell.pace(now - started, _LAUNCH_S, _MOST_ITEMS)
-        spent = now - begun
-        if spent - reported >= _REPORT_S:
-            reported = spent
-            done = min(spent / seconds, 1.0) if seconds else 1.0
-            context.progress(tflops=(tally.operations - before) / spent / 1e12, done=done)
+        cell.pace(watch.read() - started, _LAUNCH_S, _MOST_ITEMS)
+        tflops = (tally.operations - before) / watch.spent / 1e12
+        watch.tell(tflops=tflops, done=watch.share)
     covered, least_tiles = _coverage(tally, multiprocessors)
     return {
         "wrong": tally.wrong,
@@ -159,8 +153,8 @@ def fused(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "cells": [cell.facts() for cell in cells],
         "versions": {**about(device), "triton": triton.version},
         "flags": flags,
-        "loaded_s": spent,
-        "tflops": (tally.operations - before) / spent / 1e12,
+        "loaded_s": watch.spent,
+        "tflops": (tally.operations - before) / watch.spent / 1e12,
     }
 
 

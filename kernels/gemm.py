@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from nodeproof.kernels.formats import Family, Unprovable, accumulator
 from nodeproof.kernels.operands import Operands, make
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.stored import Loaded, load, turned
 from nodeproof.worker import Context
 
@@ -39,7 +39,6 @@ _LEAST = {  # compute capability that has tensor cores for a format
 }
 _OUTPUTS = {"float64": "float64", "int8": "int32"}  # all others can have float32
 _ROUNDS = 2  # of each family at least: the first product warms up, and is compared like any other
-_REPORT_S = 0.5
 
 
 class NoUnitError(RuntimeError):
@@ -65,20 +64,15 @@ def exact(
     device = place(context)
     loads = _loads(device, context, dtype, size)
     prover = Prover(seed=context.seed, device_id=context.device_id)
-    operations, begun = 0.0, time.perf_counter()
-    spent = reported = 0.0
-    done = 0
-    while done < _ROUNDS or spent < seconds:
+    operations, done = 0.0, 0
+    watch = Stopwatch(context, seconds)
+    while done < _ROUNDS or watch.spent < seconds:
         for loaded in loads:
             lanes = done % loaded.operands.depth if loaded.operands.family is Family.OUTER else 0
             prover.prove(turned(loaded, lanes), flip=plant == "flip" and done < _ROUNDS)
             operations += loaded.operations
         done += 1
-        spent = time.perf_counter() - begun
-        if spent - reported >= _REPORT_S:
-            reported = spent
-            share = min(spent / seconds, 1.0) if seconds else 1.0
-            context.progress(tflops=operations / spent / 1e12, done=share)
+        watch.tell(tflops=operations / watch.read() / 1e12, done=watch.share)
     return {
         **prover.report(),
         "dtype": dtype,
@@ -87,8 +81,8 @@ def exact(
         "families": [{**loaded.operands.facts(), "output": loaded.output} for loaded in loads],
         "flags": {**flags, "tf32_in_its_products": dtype == "tfloat32"},
         "versions": about(device),
-        "loaded_s": spent,
-        "tflops": operations / spent / 1e12,
+        "loaded_s": watch.spent,
+        "tflops": operations / watch.spent / 1e12,
     }
 
 

@@ -16,10 +16,10 @@ from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.mismatches import WORD
 from nodeproof.kernels.place import place
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 _PASSES = 2  # at least, before the last: one each way
-_REPORT_S = 0.5
 
 
 def pattern(
@@ -119,11 +119,10 @@ def flip(context: Context, sweep: Sweep, phase: str, *, inverted: bool) -> dict[
 
 
 class Meter:
-    """Tells the live view how far a pass is, twice a second."""
+    """Tells the live view how far a pass is."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._told = 0.0
+        self._watch = Stopwatch(context)
 
     def follow(self, phase: str, steps: Iterator[int], whole: int) -> None:
         """Take all steps."""
@@ -132,10 +131,7 @@ class Meter:
 
     def tell(self, phase: str, count: float, whole: int) -> None:
         """Say where the work is, unless it was said just now."""
-        now = time.perf_counter()
-        if now - self._told >= _REPORT_S:
-            self._told = now
-            self._context.progress(phase=phase, blocks=float(count), bytes=float(whole))
+        self._watch.tell(phase=phase, blocks=float(count), bytes=float(whole))
 
 
 def finish(taken: Claim) -> None:

@@ -11,7 +11,6 @@ it lies. Tests see to it that the compiled code has the registers, the stores an
 
 from __future__ import annotations
 
-import time
 from types import ModuleType
 from typing import Any
 
@@ -21,10 +20,10 @@ from nodeproof.kernels import alone
 from nodeproof.kernels.faults import known
 from nodeproof.kernels.onchip_bench import Bench
 from nodeproof.kernels.place import NoPlaceError, place
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 _ROUNDS = 2  # at least; the planted faults are in these
-_REPORT_S = 0.5
 
 
 def cells(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
@@ -44,10 +43,9 @@ def cells(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     device = place(context)
     bench = Bench(context, device, kernels(context, device))
     shared = bench.compile()
-    begun = time.perf_counter()
-    spent = reported = 0.0
+    watch = Stopwatch(context, seconds)
     done = 0
-    while done < _ROUNDS or spent < seconds:
+    while done < _ROUNDS or watch.spent < seconds:
         planted = plant == "flip" and done < _ROUNDS
         for launch in range(bench.shape.launches):
             number = done * bench.shape.launches + launch
@@ -56,11 +54,9 @@ def cells(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         bench.contended(bench.shape.few, done, planted=planted)
         bench.contended(bench.shape.many, done, planted=planted)
         done += 1
-        spent = time.perf_counter() - begun
-        if spent - reported >= _REPORT_S:
-            reported = spent
-            context.progress(rounds=float(done), done=min(spent / seconds, 1.0) if seconds else 1.0)
-    return {**bench.report(), "rounds": done, "shared_bytes": shared, "loaded_s": spent}
+        watch.read()
+        watch.tell(rounds=float(done), done=watch.share)
+    return {**bench.report(), "rounds": done, "shared_bytes": shared, "loaded_s": watch.spent}
 
 
 def kernels(context: Context, device: Any) -> ModuleType:

@@ -18,6 +18,7 @@ from nodeproof.kernels.formats import Family
 from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import Prover, about, settle, wide_output
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
@@ -26,7 +27,6 @@ PHASES = ("together", "in turn")
 _PLANTED_MS = 10  # up to this length a planted run tries every burst once
 _FLIPS = 2
 _SIZE = {"cuda": 4096, "cpu": 256}
-_REPORT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +60,18 @@ def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     rank = context.group.rank if context.group else 0
     lengths = [n for n in LENGTHS_MS if not plant or n <= _PLANTED_MS]
     cells = {str(Cell(length_ms=n, phase=p)): 0 for n in lengths for p in PHASES}
-    late, begun = 0, time.monotonic()
-    reported = begun
-    while not all(cells.values()) or time.monotonic() - begun < seconds:
+    late, watch = 0, Stopwatch(context, seconds)
+    while not all(cells.values()) or watch.spent < seconds:
         for cell in _cells(lengths):
             # A burst of each in a planted run; else as many as make the cell last like any other.
             for _ in range(1 if plant else max(1, lengths[-1] // cell.length_ms)):
                 flip = plant == "flip" and len(prover.planted) < _FLIPS
                 late += _burst(prover, loads, cell, rank, flip=flip)
                 cells[str(cell)] += 1
-                now = time.monotonic()
-                if now - reported >= _REPORT_S:
-                    reported = now
-                    done = min((now - begun) / seconds, 1.0) if seconds else 0.0
-                    context.progress(pulse=str(cell), done=done)
-                if seconds and all(cells.values()) and now - begun >= seconds:
+                watch.read()
+                watch.tell(pulse=str(cell), done=watch.share)
+                if seconds and all(cells.values()) and watch.spent >= seconds:
                     break
-    spent = time.monotonic() - begun
     return {
         **prover.report(),
         "cells": cells,
@@ -88,7 +83,7 @@ def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
         "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
         "flags": flags,
         "versions": about(place(context)),
-        "loaded_s": spent,
+        "loaded_s": watch.spent,
     }
 
 

@@ -14,7 +14,6 @@ are among them.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +29,12 @@ from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about
 from nodeproof.kernels.special_functions import FUNCTIONS, Function, patterns
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
 _COLUMNS = 4096  # inputs of one round on which blocks are put to the vote
 _ROUNDS = 2  # of the sweep at least; the first of them is computed again at the end
 _PLANTED_AT = ("exp2", "tanh", "sqrt64")
-_REPORT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +65,17 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     shape = _shape(device)
     sweeper = Sweeper(context, device, shape)
     first: dict[str, dict[str, str]] = {}
-    begun, rounds, told = time.perf_counter(), 0, 0.0
-    while rounds < _ROUNDS or time.perf_counter() - begun < seconds:
+    rounds, watch = 0, Stopwatch(context, seconds)
+    while rounds < _ROUNDS or watch.spent < seconds:
         sweeper.do(rounds, plant=bool(plant) and rounds == 0)
         rounds += 1
         if rounds & (rounds - 1) == 0:
             for name, digest in sweeper.digests().items():
                 first.setdefault(name, {})[str(rounds)] = digest
-        spent = time.perf_counter() - begun
-        if spent - told >= _REPORT_S:
-            told = spent
-            context.progress(gops=sweeper.operations / spent / 1e9, wrong=sweeper.wrong)
+        watch.tell(gops=sweeper.operations / watch.read() / 1e9, wrong=sweeper.wrong)
     sweeper.forget()
     sweeper.do(0, plant=False)
-    spent = time.perf_counter() - begun
+    watch.read()
     return {
         "wrong": sweeper.wrong,
         "unlike_ieee": sweeper.unlike_ieee,
@@ -94,8 +90,8 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "share_of_inputs": min(rounds * shape.inputs / 2**32, 1.0),
         "others": [],
         "versions": about(device),
-        "loaded_s": spent,
-        "gops": sweeper.operations / spent / 1e9,
+        "loaded_s": watch.spent,
+        "gops": sweeper.operations / watch.spent / 1e9,
     }
 
 

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about, settle
+from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.tape import Fault, Place, Tape, Trail
 from nodeproof.kernels.transformer import RECIPES, AdamW, Model, Recipe, initial, shapes, tokens
 from nodeproof.worker import Context
@@ -35,7 +35,6 @@ _PLANTS = (("forward",), ("backward", "gradient"), ("optimiser",))
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPRODUCIBLE = (":4096:8", ":16:8")  # cuBLAS documentation, "Results reproducibility"
 _ERROR = 2  # of torch's debug mode: what has no deterministic form raises
-_REPORT_S = 0.5
 
 
 class Replay:
@@ -186,16 +185,12 @@ def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     with _deterministic(device, context), _memory(context):
         key = _key(device, recipe, context)
         runner = Replay(recipe, device, context)
-        begun = time.perf_counter()
-        spent = reported = 0.0
-        while runner.runs < _RUNS or spent < seconds:
+        watch = Stopwatch(context, seconds)
+        while runner.runs < _RUNS or watch.spent < seconds:
             runner.run()
-            spent = time.perf_counter() - begun
-            if spent - reported >= _REPORT_S:
-                reported = spent
-                share = min(spent / seconds, 1.0) if seconds else 1.0
-                context.progress(runs=float(runner.runs), done=share)
-        rate = runner.runs * recipe.steps / spent
+            watch.read()
+            watch.tell(runs=float(runner.runs), done=watch.share)
+        rate = runner.runs * recipe.steps / watch.spent
         if plant:
             runner.plant()
     trail = [f"{at} {number:016x}" for at, number in runner.reference.items()]
@@ -212,7 +207,7 @@ def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
         "asks": {"key": key, "diverged": 0},
         "devices": context.peers,
         "flags": flags,
-        "loaded_s": spent,
+        "loaded_s": watch.spent,
         "steps_per_s": rate,
         "trail": trail,
     }
