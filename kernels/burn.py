@@ -12,12 +12,10 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import known
-from nodeproof.kernels.formats import SPAN, Family
-from nodeproof.kernels.operands import make
+from nodeproof.kernels.formats import SPAN
+from nodeproof.kernels.full_load import FullLoad
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Prover, about, settle, wide_output
 from nodeproof.kernels.stopwatch import Stopwatch
-from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 _WINDOW_S = 0.25
@@ -35,20 +33,17 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     """Multiply for `seconds`, in windows of a quarter of a second (longer where many are needed).
 
     Each product is compared in full, on the device. `plant="flip"` flips one bit in two products;
-    `plant="slow"` makes one window 25 times slower than any before it. Returns what `Prover.report`
-    gives, except that a stalled window is planted and found as `{"window": n}`; and `windows`
-    (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops` (nearest rank),
-    `p5_of_median`, `drift` (by how much the last quarter's median is below that of the first, as a
-    share of it; negative where it rose), `slow` (windows below half of the median, a sixteenth on a processor), `window_s`,
-    `loaded_s`, `size`, `dtype`, `families`, `flags` and `versions`. Raises `ValueError` for an unknown plant.
+    `plant="slow"` makes one window 25 times slower than any before it. Returns what
+    `FullLoad.report` gives, except that a stalled window is planted and found as `{"window": n}`;
+    and `windows` (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops`
+    (nearest rank), `p5_of_median`, `drift` (by how much the last quarter's median is below that of
+    the first, as a share of it; negative where it rose), `slow` (windows below half of the median,
+    a sixteenth on a processor), `window_s` and `loaded_s`. Raises `ValueError` for an unknown plant.
     """
     known(plant, "flip", "slow")
-    flags = settle(context.threads)
     device = place(context)
-    loads = _loads(device, context)
-    prover = Prover(seed=context.seed, device_id=context.device_id)
-    for loaded in loads:  # the first products are slow, and are compared like any other
-        prover.prove(loaded, spoil=False)
+    load = FullLoad(context, device, size=_size(device, context))
+    load.warm_up()
     window_s = max(_WINDOW_S, seconds / _MOST_WINDOWS)
     count, stalled = 1, -1
     if plant == "flip":
@@ -62,13 +57,13 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     watch = Stopwatch(context, seconds)
     while len(rates) < count or watch.spent < seconds:
         stall_to = min(rates) / _STALL if len(rates) == stalled else 0.0
-        flip = plant == "flip" and len(prover.planted) < _FLIPS
-        rates.append(_window(prover, loads, window_s, stall_to=stall_to, flip=flip))
+        flip = plant == "flip" and load.flipped < _FLIPS
+        rates.append(_window(load, window_s, stall_to=stall_to, flip=flip))
         watch.read()
         watch.tell(tflops=rates[-1], done=watch.share)
     median, low = statistics.median(rates), percentile(rates, 5)
     slow = [index for index, rate in enumerate(rates) if rate < _SLOW[device.type] * median]
-    report = prover.report()
+    report = load.report()
     if plant == "slow":
         report["planted"] = [{"window": stalled}]
         # A wrong product stays in the list, so that it can't hide behind the planted stall.
@@ -83,11 +78,6 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         "drift": drift(rates),
         "slow": slow,
         "loaded_s": watch.spent,
-        "size": loads[0].size,
-        "dtype": loads[0].operands.dtype,
-        "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
-        "flags": flags,
-        "versions": about(device),
     }
 
 
@@ -103,9 +93,7 @@ def percentile(values: list[float], percent: int) -> float:
     return sorted(values)[max(math.ceil(len(values) * percent / 100), 1) - 1]
 
 
-def _window(
-    prover: Prover, loads: list[Loaded], window_s: float, *, stall_to: float, flip: bool
-) -> float:
+def _window(load: FullLoad, window_s: float, *, stall_to: float, flip: bool) -> float:
     """TFLOP/s of one window. Comparing waits for the device, so both ends are synchronised.
 
     With `stall_to` the window is one product, and then a stall until its rate has fallen to that:
@@ -114,10 +102,7 @@ def _window(
     """
     operations, begun = 0.0, time.perf_counter()
     while True:
-        # Two sets in turn, with other answers: memory that a product left unwritten shows.
-        loaded = loads[prover.products % len(loads)]
-        prover.prove(loaded, flip=flip and not operations, spoil=False)
-        operations += loaded.operations
+        operations += load.multiply(flip=flip and not operations)
         spent = time.perf_counter() - begun
         if stall_to:
             time.sleep(max(0.0, operations / 1e12 / stall_to - spent))
@@ -126,23 +111,14 @@ def _window(
             return operations / spent / 1e12
 
 
-def _loads(device: Any, context: Context) -> list[Loaded]:
+def _size(device: Any, context: Context) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        dtype, size = "bfloat16", 8192 if free >= _GPU_NEED else 4096
-        family, output = Family.LONG, "float32"
-        if not wide_output(device):
-            family, output = Family.CANCEL_LIFT, "bfloat16"
-    else:
-        # Some 10 ms for each product, whatever the number of threads.
-        dtype, family, output = "float32", Family.LONG, "float32"
-        side = 768 * context.threads ** (1 / 3)
-        step = 128 if side < SPAN else SPAN
-        size = round(side / step) * step
-    return [
-        load(make(dtype, family, size=size, seed=seed), size=size, output=output, device=device)
-        for seed in (context.seed, context.seed + 1)
-    ]
+        return 8192 if free >= _GPU_NEED else 4096
+    # Some 10 ms for each product, whatever the number of threads.
+    side: float = 768 * context.threads ** (1 / 3)
+    step = 128 if side < SPAN else SPAN
+    return round(side / step) * step
 
 
 def main() -> None:

@@ -14,12 +14,9 @@ from typing import Any
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.faults import known
-from nodeproof.kernels.formats import Family
-from nodeproof.kernels.operands import make
+from nodeproof.kernels.full_load import FullLoad
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Prover, about, settle, wide_output
 from nodeproof.kernels.stopwatch import Stopwatch
-from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 LENGTHS_MS = (1, 3, 10, 30, 100, 300)
@@ -46,17 +43,15 @@ def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
     All devices of the machine keep the same beat, by the clock that they share: burst number n of a
     length begins at a whole multiple of twice that length, and a half of the devices (by their rank
     in the group) one length later where the phase is "in turn". `plant="flip"` flips one bit in
-    two bursts. Returns what `Prover.report` gives and `cells` (bursts by length and phase),
+    two bursts. Returns what `FullLoad.report` gives and `cells` (bursts by length and phase),
     `untried` (how many of the cells had none), `late` (bursts that began after half of their length
-    was over: the beat was not kept), `bursts`, `size`, `dtype`, `families`, `flags`, `versions` and
-    `loaded_s` (wall time, pauses included). Raises `ValueError` for an unknown plant.
+    was over: the beat was not kept), `bursts` and `loaded_s` (wall time, pauses included). Raises
+    `ValueError` for an unknown plant.
     """
     known(plant, "flip")
-    flags = settle(context.threads)
-    loads = _loads(context)
-    prover = Prover(seed=context.seed, device_id=context.device_id)
-    for loaded in loads:  # the first products are slow, and are compared like any other
-        prover.prove(loaded, spoil=False)
+    device = place(context)
+    load = FullLoad(context, device, size=_SIZE[device.type])
+    load.warm_up()
     rank = context.group.rank if context.group else 0
     lengths = [n for n in LENGTHS_MS if not plant or n <= _PLANTED_MS]
     cells = {str(Cell(length_ms=n, phase=p)): 0 for n in lengths for p in PHASES}
@@ -65,24 +60,19 @@ def pulses(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
         for cell in _cells(lengths):
             # A burst of each in a planted run; else as many as make the cell last like any other.
             for _ in range(1 if plant else max(1, lengths[-1] // cell.length_ms)):
-                flip = plant == "flip" and len(prover.planted) < _FLIPS
-                late += _burst(prover, loads, cell, rank, flip=flip)
+                flip = plant == "flip" and load.flipped < _FLIPS
+                late += _burst(load, cell, rank, flip=flip)
                 cells[str(cell)] += 1
                 watch.read()
                 watch.tell(pulse=str(cell), done=watch.share)
                 if seconds and all(cells.values()) and watch.spent >= seconds:
                     break
     return {
-        **prover.report(),
+        **load.report(),
         "cells": cells,
         "untried": sum(not count for count in cells.values()),
         "bursts": sum(cells.values()),
         "late": late,
-        "size": loads[0].size,
-        "dtype": loads[0].operands.dtype,
-        "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
-        "flags": flags,
-        "versions": about(place(context)),
         "loaded_s": watch.spent,
     }
 
@@ -93,7 +83,7 @@ def _cells(lengths: list[int]) -> Iterator[Cell]:
             yield Cell(length_ms=length, phase=phase)
 
 
-def _burst(prover: Prover, loads: list[Loaded], cell: Cell, rank: int, *, flip: bool) -> bool:
+def _burst(load: FullLoad, cell: Cell, rank: int, *, flip: bool) -> bool:
     """Wait for the beat, multiply for the length of the burst; say whether the beat was missed."""
     length_s = cell.length_ms / 1000
     shift = length_s if cell.phase == "in turn" and rank % 2 else 0.0
@@ -104,25 +94,10 @@ def _burst(prover: Prover, loads: list[Loaded], cell: Cell, rank: int, *, flip: 
     late = time.monotonic() - starts > length_s / 2
     ends = starts + length_s
     while True:
-        # Two sets in turn, with other answers: memory that a product left unwritten shows.
-        prover.prove(loads[prover.products % len(loads)], flip=flip, spoil=False)
+        load.multiply(flip=flip)
         flip = False
         if time.monotonic() >= ends:
             return late
-
-
-def _loads(context: Context) -> list[Loaded]:
-    device = place(context)
-    size = _SIZE[device.type]
-    dtype, family, output = "float32", Family.LONG, "float32"
-    if device.type == "cuda":
-        dtype = "bfloat16"
-        if not wide_output(device):
-            family, output = Family.CANCEL_LIFT, "bfloat16"
-    return [
-        load(make(dtype, family, size=size, seed=seed), size=size, output=output, device=device)
-        for seed in (context.seed, context.seed + 1)
-    ]
 
 
 def main() -> None:

@@ -18,13 +18,10 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.cells import Pattern, Sweep
 from nodeproof.kernels.faults import known
-from nodeproof.kernels.formats import Family
+from nodeproof.kernels.full_load import FullLoad
 from nodeproof.kernels.memory import flip as flip_word
 from nodeproof.kernels.mismatches import WORD
-from nodeproof.kernels.operands import make
 from nodeproof.kernels.place import place
-from nodeproof.kernels.product import Prover, about, settle, wide_output
-from nodeproof.kernels.stored import Loaded, load
 from nodeproof.worker import Context
 
 _MIB = 1 << 20
@@ -39,18 +36,16 @@ _ROUNDS = 2  # at least: products and passes over the memory
 def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
     """Multiply and sweep memory at once for `seconds`, at least twice each.
 
-    `plant="flip"` flips one bit of a product and one of the memory. Returns what `Prover.report`
-    gives, with what the memory had (`planted`, `found`) after it; `wrong_words`, `passes`,
-    `verified_bytes`, `region_bytes`, `reference_wrong`, `overlap_s` (how long both ran), `size`,
-    `dtype`, `families`, `flags`, `versions` and `loaded_s` (the same as `overlap_s`). Raises
-    `ValueError` for an unknown plant, and what either half raised.
+    `plant="flip"` flips one bit of a product and one of the memory. Returns what `FullLoad.report`
+    gives, with what was planted and found in memory at the end of its `planted` and `found`; and
+    `wrong_words`, `passes`, `verified_bytes`, `region_bytes`, `reference_wrong`, `overlap_s` (how
+    long both ran) and `loaded_s` (the same, and never below 0). Raises `ValueError` for an unknown
+    plant, and what either half raised.
     """
     known(plant, "flip")
-    flags = settle(context.threads)
     device = place(context)
-    loads = _loads(context, device)
+    load = FullLoad(context, device, size=_SIZE[device.type])
     sweep = _sweep(context, device, small=bool(plant))
-    prover = Prover(seed=context.seed, device_id=context.device_id)
     memory_planted: list[dict[str, Any]] = []
     begun = time.monotonic()
     stop = threading.Event()  # set when a half breaks off, so that the other does not go on alone
@@ -59,8 +54,7 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
     def multiply() -> None:
         done = 0
         while not stop.is_set() and (done < _ROUNDS or time.monotonic() - begun < seconds):
-            flip = plant == "flip" and done == 0
-            prover.prove(loads[done % len(loads)], flip=flip, spoil=False)
+            load.multiply(flip=plant == "flip" and done == 0)
             done += 1
 
     def remember() -> None:
@@ -75,7 +69,7 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
             passes += 1
 
     spans = _both(device, stop, multiply, remember)
-    report = prover.report()
+    report = load.report()
     overlap_s = min(end for _, end in spans) - max(start for start, _ in spans)
     return {
         **report,
@@ -87,11 +81,6 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
         "region_bytes": sweep.bytes,
         "reference_wrong": sweep.pattern.damage(),
         "overlap_s": overlap_s,
-        "size": loads[0].size,
-        "dtype": loads[0].operands.dtype,
-        "families": [{**loads[0].operands.facts(), "output": loads[0].output}],
-        "flags": flags,
-        "versions": about(device),
         "loaded_s": max(0.0, overlap_s),
     }
 
@@ -153,19 +142,6 @@ def _sweep(context: Context, device: Any, *, small: bool) -> Sweep:
     for _ in sweep.fill():
         pass
     return sweep
-
-
-def _loads(context: Context, device: Any) -> list[Loaded]:
-    size = _SIZE[device.type]
-    dtype, family, output = "float32", Family.LONG, "float32"
-    if device.type == "cuda":
-        dtype = "bfloat16"
-        if not wide_output(device):
-            family, output = Family.CANCEL_LIFT, "bfloat16"
-    return [
-        load(make(dtype, family, size=size, seed=seed), size=size, output=output, device=device)
-        for seed in (context.seed, context.seed + 1)
-    ]
 
 
 def main() -> None:
