@@ -6,6 +6,9 @@ from typing import Any
 
 from nodeproof.checks import Result, Results
 
+# The number of a product differs with the pace of a device, and the SM that did it by chance.
+_OWN = {"product", "sm"}
+
 
 def common(result: Result, peers: Results) -> str:
     """Return why the mismatches of `result` are software's, "" if they are the device's.
@@ -33,5 +36,4 @@ def common(result: Result, peers: Results) -> str:
 
 
 def _what(fault: dict[str, Any]) -> dict[str, Any]:
-    # The number of the product differs with the pace of the devices.
-    return {name: value for name, value in fault.items() if name != "product"}
+    return {name: value for name, value in fault.items() if name not in _OWN}

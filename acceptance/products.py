@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeproof.acceptance.blame import common
+from nodeproof.acceptance.bound import bound
 from nodeproof.checks import Cause, Measure, Result, Results
 
 
@@ -26,6 +27,4 @@ def judge_products(result: Result, peers: Results, measure: Measure) -> None:
             detail, cause = f"{software}; {detail}", Cause.CONFIG
     measure("wrong elements", result["wrong"], at_most=0, cause=cause, detail=detail)
     measure("checked elements", result["checked_elements"], at_least=1)
-    if not result["wrong"]:
-        # No error in N independent operations: the rate is below 3/N with 95 % confidence.
-        measure("error rate below", 3 / result["checked_operations"], unit="per operation")
+    bound(measure, result, result["checked_operations"])

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from nodeproof.acceptance.bound import bound
 from nodeproof.checks import (
     COMPUTE,
+    LONGER,
     Cause,
     Load,
     Measure,
     Plant,
-    Profile,
     Remedy,
     Result,
     Results,
@@ -55,13 +56,7 @@ def _judge(result: Result, measure: Measure) -> None:
         detail=f"{result['units_covered']} of {result['units']} multiprocessors computed: "
         "something keeps programs from the others (a partition, a limit on threads, other work)",
     )
-    _bound(result, measure)
-
-
-def _bound(result: Result, measure: Measure) -> None:
-    """With no error in N operations the rate is below 3/N, at 95 %."""
-    if result["operations"]:
-        measure("error rate below", 3 / result["operations"], unit="per operation")
+    bound(measure, result, result["operations"])
     measure("rate", result["gops"], unit="Gop/s")
 
 
@@ -154,7 +149,7 @@ def _compare(own: Digests, others: list[Digests]) -> tuple[list[str], list[str]]
     "device.alu.special",
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
-    profiles=frozenset(Profile) - {Profile.QUICK},
+    profiles=LONGER,
     work=Work(call="nodeproof.kernels.special:sweep", load=_LOAD, deadline_s=180),
     plant=(
         Plant(args={"plant": "flip"}, breaks=("outputs unlike the majority",)),
@@ -212,7 +207,8 @@ def test_special(result: Result, peers: Results, measure: Measure) -> None:
     measure("blocks", result["blocks"], at_least=3)
     measure("operations", result["operations"], at_least=1)
     measure("share of all inputs", result["share_of_inputs"])
-    _bound(result, measure)
+    bound(measure, result, result["operations"])
+    measure("rate", result["gops"], unit="Gop/s")
 
 
 def _first(result: Result, kind: str) -> str:

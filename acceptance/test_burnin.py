@@ -9,13 +9,13 @@ from typing import Any
 from nodeproof.acceptance.products import judge_products
 from nodeproof.checks import (
     COMPUTE,
+    LONGER,
     Cause,
     Device,
     DeviceKind,
     Load,
     Measure,
     Plant,
-    Profile,
     Remedy,
     Result,
     Results,
@@ -134,9 +134,6 @@ def test_throughput(device: Device, result: Result, measure: Measure, limits: Th
         cause=Cause.ENVIRONMENT,
         detail="temperature, power and clocks were not sampled while the load ran",
     )
-
-
-LONGER = frozenset({Profile.GATE, Profile.DEEP, Profile.SOAK})
 
 
 @check(

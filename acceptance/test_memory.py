@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nodeproof.checks import (
     COMPUTE,
+    LONGER,
     Cause,
     Device,
     DeviceKind,
@@ -20,7 +21,6 @@ from nodeproof.checks import (
     check,
 )
 
-_LONGER = frozenset({Profile.GATE, Profile.DEEP, Profile.SOAK})
 _FLIP = Plant(args={"plant": "flip"}, breaks=("wrong words",))
 _NOTHING = altered(
     "tested", "tested of what was asked", "words compared", bytes=0, compared=0, free_of_total=0.0
@@ -102,7 +102,7 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
         deadline_s=600,
     ),
     plant=(_FLIP, altered("rounds", rounds=0), _NOTHING),
-    profiles=_LONGER,
+    profiles=LONGER,
 )
 def test_neighbours(result: Result, measure: Measure) -> None:
     """Memory that changes when its neighbours are written corrupts data nobody has touched.
@@ -134,7 +134,7 @@ def test_neighbours(result: Result, measure: Measure) -> None:
         deadline_s=600,
     ),
     plant=(_FLIP, altered("rounds", rounds=0), _NOTHING),
-    profiles=_LONGER,
+    profiles=LONGER,
 )
 def test_march(result: Result, measure: Measure) -> None:
     """Memory with a stuck, slow or coupled cell, or two addresses for one, mixes up its contents.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeproof.acceptance.blame import common
+from nodeproof.acceptance.bound import bound
 from nodeproof.checks import (
     Cause,
     DeviceKind,
@@ -89,6 +90,4 @@ def test_multiprocessors(result: Result, peers: Results, measure: Measure) -> No
     )
     measure("checked elements", result["checked_elements"], at_least=1)
     measure("rate", result["tflops"], unit="TFLOP/s")
-    if not result["wrong"] and result["operations"]:
-        # No error in N independent operations: the rate is below 3/N with 95 % confidence.
-        measure("error rate below", 3 / result["operations"], unit="per operation")
+    bound(measure, result, result["operations"])

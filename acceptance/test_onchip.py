@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodeproof.acceptance.blame import common
+from nodeproof.acceptance.bound import bound
 from nodeproof.checks import (
     COMPUTE,
     Cause,
@@ -32,7 +33,7 @@ def _judge(
     told: Callable[[dict[str, Any]], str],
 ) -> None:
     """Hold `result` to nothing wrong; the same mismatches on two devices are software's."""
-    software = common(_placeless(result), [(device, _placeless(other)) for device, other in peers])
+    software = common(result, peers)
     detail = ""
     if result["wrong"]:
         described = [told(fault) for fault in result["found"][:1]]
@@ -45,17 +46,6 @@ def _judge(
         cause=Cause.CONFIG if software else None,
         detail=detail,
     )
-
-
-def _placeless(result: Result) -> dict[str, Any]:
-    """The same result, without where on a device a fault was: another would have it elsewhere."""
-    found = [{k: v for k, v in fault.items() if k != "sm"} for fault in result["found"]]
-    return {**result, "found": found}
-
-
-def _bound(name: str, result: Result, number: float, measure: Measure) -> None:
-    if number and not result["wrong"]:
-        measure(name, 3 / number, detail="with 95 % confidence, in this run's state")
 
 
 @check(
@@ -95,7 +85,7 @@ def test_cache_sweep(result: Result, peers: Results, measure: Measure) -> None:
     measure("working set", result["bytes"], unit="bytes")
     measure("cache", result["cache_bytes"], unit="bytes", detail="0: it does not say")
     measure("rate", result["gb_per_s"], unit="GB/s")
-    _bound("error rate below", result, result["verified_bytes"] / 8, measure)
+    bound(measure, result, result["verified_bytes"] / 8, per="word")
 
 
 @check(
@@ -138,7 +128,7 @@ def test_atomics_totals(result: Result, peers: Results, measure: Measure) -> Non
     _judge("totals", result, peers, measure, told)
     measure("updates", result["updates"], at_least=1)
     measure("rate", result["updates_per_s"], unit="updates/s")
-    _bound("error rate below", result, result["updates"], measure)
+    bound(measure, result, result["updates"], per="update")
 
 
 @check(
@@ -197,4 +187,4 @@ def test_onchip_cells(result: Result, peers: Results, measure: Measure) -> None:
     measure("words checked", min(result["checked"].values()), at_least=1, detail="of each part")
     measure("fewest blocks of an SM", result["blocks_of_sm"])
     measure("rate", result["word_turns_per_s"], unit="words/s")
-    _bound("error rate below", result, sum(result["checked"].values()), measure)
+    bound(measure, result, sum(result["checked"].values()), per="word")

@@ -8,11 +8,11 @@ from typing import Any
 
 from nodeproof.checks import (
     COMPUTE,
+    LONGER,
     Cause,
     Load,
     Measure,
     Plant,
-    Profile,
     Remedy,
     Result,
     Results,
@@ -90,7 +90,7 @@ def _dissent(result: dict[str, Any]) -> dict[str, Any] | None:
     "device.training.step",
     kinds=COMPUTE,
     remedy=Remedy.REPLACE,
-    profiles=frozenset({Profile.GATE, Profile.DEEP, Profile.SOAK}),
+    profiles=LONGER,
     work=Work(
         call="nodeproof.kernels.training_step:replay",
         load=Load(quick=1, gate=5, deep=60, soak=600),

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from nodeproof.model import COMPUTE, Capability, Cause, Device, DeviceKind, Profile, Remedy
+from nodeproof.model import COMPUTE, LONGER, Capability, Cause, Device, DeviceKind, Profile, Remedy
 
 __all__ = [
     "COMPUTE",
+    "LONGER",
     "Alter",
     "CannotMeasure",
     "Cause",

@@ -51,6 +51,9 @@ class Profile(StrEnum):
     SOAK = "soak"
 
 
+LONGER = frozenset(Profile) - {Profile.QUICK}
+
+
 class DeviceKind(StrEnum):
     """What a finding can be about."""
 
