@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,17 @@ def context() -> Context:
         seed=time.time_ns() & 0xFFFFFFFF,
         host_root=Path("/"),
     )
+
+
+def caught(planted: Mapping[str, Any], count: int = 0) -> list[Any]:
+    """Return the faults that a planted run planted: each was found, and nothing else was.
+
+    Ends the program where not, where there are none, or where they are not `count`.
+    """
+    faults: list[Any] = planted["planted"]
+    if not faults or planted["found"] != faults or len(faults) != (count or len(faults)):
+        raise SystemExit(f"planted {faults}, found {planted['found']}")
+    return faults
 
 
 def run(main: Callable[[], None]) -> None:

@@ -237,10 +237,8 @@ class Cells:
 def main() -> None:
     """Prove that planted faults are found, then sweep for a while and say how fast."""
     context = alone.context()
-    planted = sweep(context, plant="flip")
-    if planted["planted"] != planted["found"] or not planted["planted"]:
-        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
-    print(f"planted faults caught: {len(planted['planted'])}")
+    planted = alone.caught(sweep(context, plant="flip"))
+    print(f"planted faults caught: {len(planted)}")
     result = sweep(context, seconds=2.0)
     if result["wrong"]:
         raise SystemExit(f"{result['wrong']} words wrong: {result['found']}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from nodeproof.kernels import alone
 from nodeproof.kernels.bits import signed, unsigned
 from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.lanes import (
@@ -112,6 +113,20 @@ def chase(
         "loaded_s": clock.spent,
         "gops": clock.gops,
     }
+
+
+def show(work: Callable[..., dict[str, Any]]) -> None:
+    """Prove the chains of a work and their planted faults first, then say how fast they run."""
+    context = alone.context()
+    clean = work(context)
+    if clean["wrong"]:
+        raise SystemExit(f"{clean['wrong']} wrong: {clean['found'][0]}")
+    alone.caught(work(context, plant="flip"))
+    print(f"{', '.join(clean['chains'])} by {clean['path']}: exact, planted faults caught")
+    timed = work(context, seconds=2.0)
+    if timed["wrong"]:
+        raise SystemExit(f"{timed['wrong']} wrong while timing: {timed['found'][0]}")
+    print(f"{timed['gops']:.3f} Gop/s, {timed['units_covered']} of {timed['units']} units")
 
 
 class _Clock:

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nodeproof.kernels import alone
-from nodeproof.kernels.chase import Shape, chase
+from nodeproof.kernels.chase import Shape, chase, show
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.lanes import Chain, State
 from nodeproof.worker import Context
@@ -190,16 +189,7 @@ def _chains(seed: int, shape: Shape, fused: bool) -> list[Chain]:  # noqa: FBT00
 
 def main() -> None:
     """Prove the chains and their planted faults first, then say how fast they run."""
-    context = alone.context()
-    clean, planted = exact(context), exact(context, plant="flip")
-    caught = planted["planted"] == planted["found"] and bool(planted["planted"])
-    if clean["wrong"] or not caught:
-        raise SystemExit(f"{clean['wrong']} wrong, planted faults caught: {caught}")
-    print(f"{', '.join(clean['chains'])} by {clean['path']}: exact, planted faults caught")
-    timed = exact(context, seconds=2.0)
-    if timed["wrong"]:
-        raise SystemExit(f"{timed['wrong']} wrong while timing: {timed['found'][0]}")
-    print(f"{timed['gops']:.3f} Gop/s, {timed['units_covered']} of {timed['units']} units")
+    show(exact)
 
 
 if __name__ == "__main__":

@@ -303,8 +303,7 @@ def main() -> None:
     """Prove each dtype, its planted faults and every SM first, then say how fast it is."""
     context = alone.context()
     planted = fused(context, plant="flip")
-    if planted["planted"] != planted["found"] or not planted["planted"]:
-        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
+    alone.caught(planted)
     print(f"{len(planted['planted'])} planted faults caught in {', '.join(planted['dtypes'])}")
     timed = fused(context, seconds=3.0)
     if timed["wrong"] or timed["unaccounted"]:

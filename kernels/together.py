@@ -147,10 +147,8 @@ def _sweep(context: Context, device: Any, *, small: bool) -> Sweep:
 def main() -> None:
     """Prove that planted faults are found, then load both for five seconds."""
     context = alone.context()
-    planted = together(context, plant="flip")
-    if planted["planted"] != planted["found"] or len(planted["planted"]) != 2:
-        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
-    print(f"planted faults caught: {planted['found']}")
+    planted = alone.caught(together(context, plant="flip"), 2)
+    print(f"planted faults caught: {planted}")
     result = together(context, seconds=5.0)
     if result["wrong"] or result["wrong_words"] or result["reference_wrong"]:
         raise SystemExit(f"wrong: {result['found']}")

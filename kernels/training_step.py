@@ -295,16 +295,14 @@ def _memory(context: Context) -> Iterator[None]:
 def main() -> None:
     """Prove that planted faults are found, then say how fast it is; or print a golden entry."""
     context = alone.context()
-    planted = replay(context, plant="flip")
-    if planted["planted"] != planted["found"] or not planted["planted"]:
-        raise SystemExit(f"planted {planted['planted']}, found {planted['found']}")
+    planted = alone.caught(replay(context, plant="flip"))
     timed = replay(context, seconds=1.0)
     if timed["diverged"] or timed["unfinite"]:
         raise SystemExit(f"{timed['diverged']} runs parted: {timed['found']}")
     if "--golden" in sys.argv[1:]:
         print(golden.entry(timed))
         return
-    print(f"planted faults caught: {', '.join(f['module'] for f in planted['planted'])}")
+    print(f"planted faults caught: {', '.join(f['module'] for f in planted)}")
     print(
         f"{timed['runs']} runs alike, {timed['compared']} digests, {timed['steps_per_s']:.1f} "
         f"steps/s, answer {timed['digest']}, recorded {timed['golden'] or 'none'}"
