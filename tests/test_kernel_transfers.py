@@ -386,7 +386,7 @@ def test_a_fault_on_one_of_two_devices_condemns_that_one_through_pytest(tmp_path
 BROKEN = [
     ("kernels/cargo.py", "if torch.equal(got.view(torch.int64), expected.view(torch.int64)):", "if True:"),
     ("kernels/cargo.py", "differs = got[start:stop] != expected[start:stop]", "differs = got[start:stop] != got[start:stop]"),
-    ("kernels/transfers.py", "self.number - 1)", "self.number)"),  # what is stale is right
+    ("kernels/flights.py", "self.number - 1)", "self.number)"),  # what is stale is right
     ("kernels/cargo.py", "for start, stop in gaps(pieces, self.arena)", "for start, stop in ()"),
     ("acceptance/test_transfers.py", 'result["wrong"], at_most=0', 'result["wrong"]'),
     ("acceptance/test_transfers.py", '        at_least=1,\n        detail="the least of the three', '        detail="the least of the three'),
