@@ -17,10 +17,11 @@ def judge_products(result: Result, peers: Results, measure: Measure) -> None:
     if result["wrong"]:
         first = next(fault for fault in result["found"] if "row" in fault)
         detail = (
-            f"first in {first['dtype']} product {first['product']} ({first['family']}), row {first['row']}, column "
-            f"{first['column']}: {first['got']} instead of {first['expected']}, bits {first['bits']}"
-            f"; operands intact: {result['operands_intact']}; by the host: {result['host']}; by "
-            f"another way on the device: {result['other_algorithm']}; wrong again in "
+            f"first in {first['dtype']} product {first['product']} ({first['family']}), row "
+            f"{first['row']}, column {first['column']}: {first['got']} instead of "
+            f"{first['expected']}, bits {first['bits']}; operands intact: "
+            f"{result['operands_intact']}; by the host: {result['host']}; by another way on the "
+            f"device: {result['other_algorithm']}; wrong again in "
             f"{result['replay']} of 3 repeats, which excuses nothing"
         )
         if software := common(result, peers):

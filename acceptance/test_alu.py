@@ -165,11 +165,12 @@ def test_special(result: Result, peers: Results, measure: Measure) -> None:
     """A device whose special functions err gives wrong softmaxes, activations and positions.
 
     Exponentials, logarithms, roots, sine, cosine and tangent are sums of table look-ups that differ
-    between models, so no exact answer exists: many blocks of the device get the same inputs and have
-    to agree bit for bit, the first inputs are computed again at the end, and devices of the same
-    model have to agree on everything both did. What differs from a majority is a fault; return the
-    device. One that convicts itself has no voice; where two others differ nobody can say which errs: test each beside more. Quotients,
-    and on a GPU of NVIDIA roots and reciprocals, are also held to their one IEEE answer.
+    between models, so no exact answer exists: many blocks of the device get the same inputs and
+    have to agree bit for bit, the first inputs are computed again at the end, and devices of the
+    same model have to agree on everything both did. What differs from a majority is a fault; return
+    the device. One that convicts itself has no voice. Where two differ and no third decides, nobody
+    can say which errs: test each beside others. Quotients, and on a GPU of NVIDIA roots and
+    reciprocals, are also held to their one IEEE answer.
 
     It cannot see an error that all blocks of a device make alike unless there are other devices of
     its model to compare with, nor one that all of these make. torch does not say which multiprocessor

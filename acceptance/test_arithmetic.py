@@ -96,9 +96,9 @@ def test_bf16(result: Result, peers: Results, measure: Measure) -> None:
     The same wrong bits on two devices are software's.
 
     What it can't see: on a CPU, the low bits of the accumulator, since torch gives no wide output
-    there; faults that no product shows, and those in states (heat, clocks, other
-    kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
-    below" with 95 % confidence, in the states that were tested and in no others.
+    there; faults that no product shows, and those in states (heat, clocks, other kernels) that the
+    run did not reach. Without a wrong element, errors are rarer than "error rate below" with 95 %
+    confidence, in the states that were tested and in no others.
     """
     _judge(result, peers, measure)
 
@@ -118,9 +118,9 @@ def test_fp16(result: Result, peers: Results, measure: Measure) -> None:
     software's. Resetting or updating does not help; take the node out and return the device.
 
     What it can't see: on a CPU, the low bits of the accumulator, since torch gives no wide output
-    there; faults that no product shows, and those in states (heat, clocks, other
-    kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
-    below" with 95 % confidence, in the states that were tested and in no others.
+    there; faults that no product shows, and those in states (heat, clocks, other kernels) that the
+    run did not reach. Without a wrong element, errors are rarer than "error rate below" with 95 %
+    confidence, in the states that were tested and in no others.
     """
     _judge(result, peers, measure)
 

@@ -40,11 +40,11 @@ def test_multiprocessors(result: Result, peers: Results, measure: Measure) -> No
     """One bad multiprocessor in a hundred spoils one tile in a hundred, and no average shows it.
 
     Every SM multiplies tiles with one exact answer in each dtype (the quick profile: bfloat16 and
-    FP8) and compares its own accumulator,
-    every bit of it, before anything is written. One wrong element is a fault of the named SM,
-    repeatable or not; it is no relief that others are right, or that the same tile is right
-    elsewhere. Resetting, cooling or updating does not help; return the GPU. The same element wrong
-    on several GPUs is a compiler's or a driver's fault, and said to be so.
+    FP8) and compares its own accumulator, every bit of it, before anything is written. One wrong
+    element is a fault of the named SM, repeatable or not; it is no relief that others are right, or
+    that the same tile is right elsewhere. Resetting, cooling or updating does not help; return the
+    GPU. The same element wrong on several GPUs is a compiler's or a driver's fault, and said to be
+    so.
 
     Seen: operands' way through memory and caches, multipliers, adders, accumulators, of each SM.
     Not seen: outputs on their way to memory, units other than matrix products', which part of an

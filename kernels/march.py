@@ -113,9 +113,10 @@ def march(
     A round is a march with plain zeros and ones for each digit, and one for each background of
     stripes over the blocks of the first digit: faults inside a word do not depend on the order of
     words. With `plant="flip"` one bit is flipped before a drawn element of each march. Returns
-    `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `marches`, `gb_per_s` (read),
-    `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises `ValueError` for a
-    share or size that is none, `RuntimeError` where that much memory cannot be had.
+    `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `marches`,
+    `gb_per_s` (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises
+    `ValueError` for a share or size that is none, `RuntimeError` where that much memory cannot be
+    had.
     """
     known(plant, "flip")
     torch.set_num_threads(context.threads)

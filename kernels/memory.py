@@ -30,11 +30,11 @@ def pattern(
     On a processor `cpu_share` is of what all devices under test may take together; on a GPU
     `gpu_share` is of what is free. With `plant="flip"` a small region is taken and one bit is
     flipped before each kind of pass. When the memory is filled an event `memory.filled` says where
-    it is. Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `reference_wrong` (words of the
-    pattern itself), `bytes`, `asked` (bytes), `share` (of what was free, over all devices),
-    `share_of_total`, `free_of_total`, `passes`, `path` ("fused" or "torch"), `gb_per_s` (verified)
-    and `loaded_s`. Raises `ValueError` for a share that is none, `RuntimeError` where that much
-    memory cannot be had.
+    it is. Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`,
+    `reference_wrong` (words of the pattern itself), `bytes`, `asked` (bytes), `share` (of what was
+    free, over all devices), `share_of_total`, `free_of_total`, `passes`, `path` ("fused" or
+    "torch"), `gb_per_s` (verified) and `loaded_s`. Raises `ValueError` for a share that is none,
+    `RuntimeError` where that much memory cannot be had.
     """
     taken, sweep = filled(context, cpu_share=cpu_share, gpu_share=gpu_share, plant=plant)
     meter = Meter(context)

@@ -112,11 +112,11 @@ def neighbours(
 ) -> dict[str, Any]:
     """Disturb a share of a GPU's free memory, or `cpu_mib` MiB, in whole rounds for `seconds`.
 
-    A round is forty turns, so that every word is kept twice, with opposite bits. With `plant="flip"` a bit of a kept
-    word is flipped in one turn and a bit of another in the next. Returns `wrong` (words), `found`,
-    `planted`, `compared` (words), `strides`, `rounds`, `gb_per_s` (read), `loaded_s` and how much was tested of what,
-    as `Claim.facts` has it. Raises `ValueError` for a share or size that is none, `RuntimeError`
-    where that much memory cannot be had.
+    A round is forty turns, so that every word is kept twice, with opposite bits. With
+    `plant="flip"` a bit of a kept word is flipped in one turn and a bit of another in the next.
+    Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `gb_per_s`
+    (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises `ValueError`
+    for a share or size that is none, `RuntimeError` where that much memory cannot be had.
     """
     known(plant, "flip")
     torch.set_num_threads(context.threads)

@@ -1,8 +1,9 @@
-"""The one place where a matrix product happens, and where every product is held against its answer.
+"""Matrix products by torch, every element of each held bit for bit against its known answer.
 
-Whatever computes a product on a device under test, for warming up or for timing included, goes
-through `product`, and only `Prover` calls that. An output that nobody looks at is an output in
-which a fault can pass.
+A check that has torch multiply known operands has a `Prover` do it, for warming up as well: an
+output that nobody looks at is one in which a fault can pass. The fused product (`fused`), the
+training step and the sums of `checksum.Skinny` are multiplied by other means, and compared by these
+themselves.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def wide_output(device: Any) -> bool:
 
 
 def product(loaded: Loaded) -> Any:
-    """Multiply. Every matrix product of these kernels is this one."""
+    """Multiply by torch, in the way that the operands are for; whoever asks has to compare."""
     a, b, output = loaded.a, loaded.b, getattr(torch, loaded.output)
     if loaded.way == "int8":
         return torch._int_mm(a, b)  # noqa: SLF001  torch's only name for it

@@ -25,11 +25,11 @@ def hold(
     """Fill memory, leave it for half of `seconds`, verify and invert it, and once more.
 
     Of a GPU's free memory a share, or `cpu_mib` MiB. With `plant="flip"` one bit is flipped in each
-    of the two states. Returns `wrong` (words), `found`, `planted`, `compared`, `strides`, `reference_wrong`
-    (words of the pattern itself), `held` (states that were held and verified), `held_s` (the
-    shorter of the two), `path` ("fused" or "torch"), `loaded_s` (both) and how much was tested of
-    what, as `Claim.facts` has it. Raises `ValueError` for a share or size that is none,
-    `RuntimeError` where that much memory cannot be had.
+    of the two states. Returns `wrong` (words), `found`, `planted`, `compared`, `strides`,
+    `reference_wrong` (words of the pattern itself), `held` (states that were held and verified),
+    `held_s` (the shorter of the two), `path` ("fused" or "torch"), `loaded_s` (both) and how much
+    was tested of what, as `Claim.facts` has it. Raises `ValueError` for a share or size that is
+    none, `RuntimeError` where that much memory cannot be had.
     """
     taken, sweep = filled(context, cpu_mib=cpu_mib, gpu_share=gpu_share, plant=plant)
     meter = Meter(context)

@@ -4,8 +4,9 @@ The same inputs go to many blocks, and each block has to give the same bits: wha
 majority is wrong. Over all outputs that the majority gave there is a digest for each function, at
 several points of the sweep, for devices of one model to compare; and at the end the beginning is
 computed again, by a device that is hot now, and has to give the same digests. Square root,
-reciprocal and quotient are correctly rounded by IEEE 754, and are held to numpy's besides. The others have to be near numpy's,
-now and then, lest all blocks agree on what is not the function at all.
+reciprocal and quotient are correctly rounded by IEEE 754, and are held to numpy's besides. The
+others have to be near numpy's, now and then, lest all blocks agree on what is not the function at
+all.
 
 Inputs are bit patterns: from the seed come a start and an odd stride, so that a whole sweep meets
 each pattern of 32 bits once, and every run begins elsewhere. NaNs, infinities and subnormal numbers
@@ -51,11 +52,11 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     With `plant="flip"` one output bit is flipped in one block, in three functions. Returns `wrong`
     (outputs that differ from the majority of their block's peers), `unlike_ieee` (outputs of the
     correctly rounded functions that differ from numpy's), `far` (of the others, those that are not
-    even near), `found`, `planted`, `digests` (by
-    function and number of rounds), `again` (the digests of the first round, computed last),
-    `blocks`, `rounds`, `operations`, `share_of_inputs` (of all patterns of 32 bits), `others` (an
-    empty list: digests of other devices that a self-test adds), `versions`, `loaded_s` and `gops`.
-    Raises `ValueError` for an unknown plant, `RuntimeError` for outputs of another type.
+    even near), `found`, `planted`, `digests` (by function and number of rounds), `again` (the
+    digests of the first round, computed last), `blocks`, `rounds`, `operations`, `share_of_inputs`
+    (of all patterns of 32 bits), `others` (an empty list: digests of other devices that a self-test
+    adds), `versions`, `loaded_s` and `gops`. Raises `ValueError` for an unknown plant,
+    `RuntimeError` for outputs of another type.
     """
     known(plant, "flip")
     device = place(context)

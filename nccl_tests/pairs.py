@@ -50,10 +50,11 @@ def pairs(
 
     Returns, of this rank: `rank`, `wrong` (bytes), `found` and `planted` (see `messages.compare`),
     `received` {sender: bytes compared}, `loopback_gbs` (of one device alone, else 0) and
-    `loaded_s`; and of all ranks, alike on each: `size` (ranks), `gbs` [[by receiver] by sender],
-    0 on the diagonal: of each ordered pair the median over its messages (between CPU devices the
-    best) of the faster end's rate, since the other end waited, `together_gbs` [by receiver: what came in from all at once],
-    `sweeps`, `bytes` of a message and `transport` {backend, nccl, torch}.
+    `loaded_s`; and of all ranks, alike on each: `size` (ranks), `gbs` [[by receiver] by sender], 0
+    on the diagonal: of each ordered pair the median over its messages (between CPU devices the
+    best) of the faster end's rate, since the other end waited, `together_gbs` [by receiver: what
+    came in from all at once], `sweeps`, `bytes` of a message and `transport` {backend, nccl,
+    torch}.
 
     Raises `ValueError` for an unknown plant, a size that is none, no group or no compute device;
     `UnfinishedError`, naming the rank that was missing, when something done together fails or
