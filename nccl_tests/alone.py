@@ -23,37 +23,41 @@ def main() -> None:
     parser.add_argument("--max-bytes", type=int, default=4 << 20, help="largest size (4 MiB)")
     parser.add_argument("--seed", type=int, default=1, help="of the data; a run can be replayed")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="nodeproof-") as folder:
-        pool = Pool(
-            ends=time.monotonic() + 3 * _DEADLINE_S, logs=Path(folder), listen=lambda *_: None
-        )
-        names = [f"cpu{rank}" for rank in range(given.ranks)]
+    sizes = {"max_bytes_cpu": given.max_bytes, "max_bytes_gpu": given.max_bytes}
+    results = meet(_CALL, sizes, ranks=given.ranks, seed=given.seed)
+    print("\n".join(table(results)))
+    sys.exit(1 if any(result["wrong"] for result in results) else 0)
+
+
+def meet(
+    call: str, args: Mapping[str, Any], *, ranks: int, seed: int, seconds: float = 0.0
+) -> list[Mapping[str, Any]]:
+    """Have CPU ranks meet with a planted fault, and then without: what each says of the second.
+
+    Ends the program where a rank has no answer, or did not find exactly what was planted.
+    """
+    names = [f"cpu{rank}" for rank in range(ranks)]
+    with tempfile.TemporaryDirectory(prefix="nodeproof-") as made:
+        folder = Path(made)
+        ends = time.monotonic() + 2 * _DEADLINE_S + seconds
+        pool = Pool(ends=ends, logs=folder, listen=lambda *_: None)
         for name in names:
             pool.add(name)
         try:
-            sizes = {"max_bytes_cpu": given.max_bytes, "max_bytes_gpu": given.max_bytes}
-            planted = run(pool, names, {**sizes, "plant": "flip"}, Path(folder), given.seed)
+            planted = _run(pool, names, call, {**args, "plant": "flip"}, folder, seed)
             for name, result in planted.items():
                 if not result["planted"] or result["found"] != result["planted"]:
                     sys.exit(f"{name}: the planted faults were not found as planted: {result}")
             print(f"# planted faults found exactly on {len(planted)} ranks")
-            results = run(pool, names, sizes, Path(folder), given.seed)
+            more = {**args, "seconds": seconds} if seconds else args
+            return list(_run(pool, names, call, more, folder, seed).values())
         finally:
             pool.close()
-    print("\n".join(table(list(results.values()))))
-    sys.exit(1 if any(result["wrong"] for result in results.values()) else 0)
 
 
-def run(
-    pool: Pool,
-    names: list[str],
-    args: Mapping[str, Any],
-    folder: Path,
-    seed: int,
-    *,
-    call: str = _CALL,
+def _run(
+    pool: Pool, names: list[str], call: str, args: Mapping[str, Any], folder: Path, seed: int
 ) -> dict[str, Mapping[str, Any]]:
-    """One meeting of the workers `names`; ends the program when a rank has no answer."""
     store = tempfile.mkstemp(dir=folder, prefix="store-")[1]
     calls = {
         name: Call(call=call, args=args, context=_context(names, rank, store, seed))

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from nodeproof.child import Pool
-from nodeproof.nccl_tests.alone import run
+from nodeproof.nccl_tests.alone import meet
 
 _CALL = "nodeproof.nccl_tests.pairs:pairs"
-_DEADLINE_S = 120.0
 
 
 def main() -> None:
@@ -28,27 +23,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long (2)")
     parser.add_argument("--seed", type=int, default=1, help="of the data; a run can be replayed")
     given = parser.parse_args()
-    names = [f"cpu{rank}" for rank in range(given.ranks)]
     sizes = {"bytes_cpu": given.bytes, "bytes_gpu": given.bytes}
-    with tempfile.TemporaryDirectory(prefix="nodeproof-") as folder:
-        ends = time.monotonic() + 2 * _DEADLINE_S + given.seconds
-        pool = Pool(ends=ends, logs=Path(folder), listen=lambda *_: None)
-        for name in names:
-            pool.add(name)
-        try:
-            planted = run(
-                pool, names, {**sizes, "plant": "flip"}, Path(folder), given.seed, call=_CALL
-            )
-            for name, result in planted.items():
-                if not result["planted"] or result["found"] != result["planted"]:
-                    sys.exit(f"{name}: the planted faults were not found as planted: {result}")
-            print(f"# planted faults found exactly on {len(planted)} ranks")
-            more = {**sizes, "seconds": given.seconds}
-            results = run(pool, names, more, Path(folder), given.seed, call=_CALL)
-        finally:
-            pool.close()
-    print("\n".join(table(list(results.values()))))
-    sys.exit(1 if any(result["wrong"] for result in results.values()) else 0)
+    results = meet(_CALL, sizes, ranks=given.ranks, seed=given.seed, seconds=given.seconds)
+    print("\n".join(table(results)))
+    sys.exit(1 if any(result["wrong"] for result in results) else 0)
 
 
 def table(results: list[Mapping[str, Any]]) -> list[str]:
