@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from nodeproof.kernels import alone
+from nodeproof.kernels.bits import likeness
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.place import place
@@ -159,9 +160,7 @@ class Tally:
             return "itself"
         out = _KERNELS[case.operation](len(wanted), *(tensor.cpu() for tensor in given))
         seen = out.numpy().view(_BITS[case.dtype])[at]
-        if seen == wanted[at]:
-            return "right"
-        return "same" if seen == bits[at] else "other"
+        return likeness(seen, expected=wanted[at], got=bits[at])
 
     def _repeated(self, updates: Updates) -> tuple[Any, Any]:
         """All updates on the device, made there from those that were drawn."""

@@ -25,6 +25,13 @@ def unsigned(number: int, width: int = 64) -> int:
     return number & (1 << width) - 1
 
 
+def likeness(other: int, *, expected: int, got: int) -> str:
+    """Say what another way gives where `got` was wrong: "right", the "same" wrong bits or "other"."""
+    if other == expected:
+        return "right"
+    return "same" if other == got else "other"
+
+
 def difference(expected: int, got: int, width: int) -> dict[str, Any]:
     """What is said of a word that may be wrong. Both may be signed."""
     expected, got = unsigned(expected, width), unsigned(got, width)

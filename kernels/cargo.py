@@ -254,7 +254,7 @@ def _derive(seed: int, count: int, device: Any) -> Any:
 
 
 def _mix(x: Any) -> Any:
-    """`draws._mix` on 32-bit words that are held in int64."""
+    """`draws.mix` on 32-bit words that are held in int64."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _LOW
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _LOW
     return x ^ (x >> 16)

@@ -27,7 +27,7 @@ from nodeproof.kernels.lanes import (
     load,
     walk,
 )
-from nodeproof.kernels.place import place
+from nodeproof.kernels.place import place, written_in_triton
 from nodeproof.kernels.product import about
 from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
@@ -195,15 +195,8 @@ class Registers:
         emulated = device.type != "cuda"
         if emulated and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError("without a GPU the path triton needs TRITON_INTERPRET=1")
-        try:
-            # Not a dependency of an installation without a GPU.
-            from nodeproof.kernels import alu_triton  # noqa: PLC0415  see above
-        except ImportError as error:
-            raise RuntimeError(
-                f"{context.device_label} {context.device_id}: without Triton the registers of each "
-                f"multiprocessor can't be tested ({error}): install the triton that belongs to this torch"
-            ) from error
-        self._kernel = alu_triton.chase
+        what = "the registers of each multiprocessor"
+        self._kernel = written_in_triton("alu_triton", context, what=what).chase
         self._who = f"{context.device_label} {context.device_id}"
         self._launched = 0
         self._device = device

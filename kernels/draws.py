@@ -22,10 +22,10 @@ def words(seed: int, tag: str, rows: int, columns: int) -> Words:
     """Return uniform 32-bit words, (rows, columns), each a pure function of its place."""
     both = key(seed, tag)
     high, low = np.uint32(both >> 32), np.uint32(both & 0xFFFFFFFF)
-    row = _mix(np.arange(rows, dtype=np.uint32) ^ high)[:, None]
+    row = mix(np.arange(rows, dtype=np.uint32) ^ high)[:, None]
     # The golden ratio spreads neighbouring columns over the whole range.
     column = (np.arange(columns, dtype=np.uint32) * np.uint32(0x9E3779B1))[None, :]
-    return _mix(row + column + low)
+    return mix(row + column + low)
 
 
 def long_words(seed: int, tag: str, count: int) -> LongWords:
@@ -37,7 +37,7 @@ def long_words(seed: int, tag: str, count: int) -> LongWords:
     return drawn
 
 
-def _mix(x: Words) -> Words:
+def mix(x: Words) -> Words:
     """Scramble words by a bijection (C. Wellons' `lowbias32`, in the public domain)."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)

@@ -18,6 +18,7 @@ import itertools
 import os
 from collections import Counter
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from nodeproof.kernels.fused_cell import TABLE, Cell
 from nodeproof.kernels.fused_fault import Fault
 from nodeproof.kernels.fused_tiling import Capability, tiling
 from nodeproof.kernels.operands import make
-from nodeproof.kernels.place import NoPlaceError, place
+from nodeproof.kernels.place import NoPlaceError, place, written_in_triton
 from nodeproof.kernels.product import about, settle
 from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
@@ -99,8 +100,8 @@ def fused(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     flags = settle(context.threads)
     device = place(context)
     capability, multiprocessors = _whole(context, device)
-    triton = _triton(context, device)
-    cells = _cells(context, device, capability, multiprocessors, triton.kernels)
+    kernels = _kernels(context, device)
+    cells = _cells(context, device, capability, multiprocessors, kernels)
     dtypes = list(dict.fromkeys(cell.dtype for cell in cells))
     tally = _Tally(
         wrong=0,
@@ -151,7 +152,7 @@ def fused(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "host": tally.host,
         "dtypes": dtypes,
         "cells": [cell.facts() for cell in cells],
-        "versions": {**about(device), "triton": triton.version},
+        "versions": {**about(device), "triton": kernels.VERSION},
         "flags": flags,
         "loaded_s": watch.spent,
         "tflops": (tally.operations - before) / watch.spent / 1e12,
@@ -191,32 +192,16 @@ def _whole(context: Context, device: Any) -> tuple[Capability | None, int]:
     return (facts.major, facts.minor), int(facts.multi_processor_count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Triton:
-    kernels: Any  # the module `fused_triton`
-    version: str
-
-
-def _triton(context: Context, device: Any) -> _Triton:
+def _kernels(context: Context, device: Any) -> ModuleType:
     """Import the kernels. Raises `NoPlaceError` where Triton is missing or would not use the GPU."""
-    who = f"{context.device_label} {context.device_id}"
-    try:
-        import triton  # noqa: PLC0415  comes with torch for CUDA, and with no other
-
-        from nodeproof.kernels import fused_triton  # noqa: PLC0415  needs Triton
-    except ImportError as error:
-        raise NoPlaceError(
-            f"{who}: Triton cannot be imported ({error}), so nothing was tested SM by SM: install "
-            "the triton package that belongs to this torch"
-        ) from error
+    module = written_in_triton("fused_triton", context, what="a single multiprocessor")
     # The variable may have been otherwise when the module was first imported.
-    compiled = isinstance(fused_triton.multiply_and_compare, triton.JITFunction)
-    if compiled is not (device.type == "cuda"):
+    if module.COMPILED is not (device.type == "cuda"):
         raise NoPlaceError(
-            f"{who}: TRITON_INTERPRET was set or unset after Triton's kernels were loaded: "
-            "set it for the whole process or not at all"
+            f"{context.device_label} {context.device_id}: TRITON_INTERPRET was set or unset after "
+            "Triton's kernels were loaded: set it for the whole process or not at all"
         )
-    return _Triton(fused_triton, str(triton.__version__))
+    return module
 
 
 def _cells(
@@ -224,7 +209,7 @@ def _cells(
     device: Any,
     capability: Capability | None,
     multiprocessors: int,
-    kernels: Any,
+    kernels: ModuleType,
 ) -> list[Cell]:
     size = _SIZES[device.type]
     return [

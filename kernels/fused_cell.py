@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nodeproof.kernels.bits import raw, signed
+from nodeproof.kernels.bits import likeness, raw, signed
 from nodeproof.kernels.draws import Integers
 from nodeproof.kernels.fused_fault import ALL, BITS, NOWHERE, Fault
 from nodeproof.kernels.fused_tiling import Tiling
@@ -191,9 +191,7 @@ class Cell:
         row, column = a[fault.row % self._span], b[fault.column % self._span]
         total = torch.dot(row.to(torch.float64), column.to(torch.float64))
         bits = int(raw(total.to(getattr(torch, self._kind)).reshape(1))[0]) & ALL
-        if bits == fault.expected:
-            return "right"
-        return "same" if bits == fault.expected ^ fault.xor else "other"
+        return likeness(bits, expected=fault.expected, got=fault.expected ^ fault.xor)
 
     def _sides(self) -> tuple[Any, Any]:
         if not self.cut.described:

@@ -163,3 +163,7 @@ def multiply_and_compare(  # noqa: PLR0915  nothing may leave the kernel
                 tl.store(entry + 5, wrong)
                 picture = pictures + slot * (BM * BN)
                 tl.store(picture + row[:, None] * BN + column[None, :], differs)
+
+
+VERSION = str(triton.__version__)
+COMPILED = isinstance(multiply_and_compare, triton.JITFunction)  # and not interpreted

@@ -19,7 +19,7 @@ import torch
 from nodeproof.kernels import alone
 from nodeproof.kernels.faults import known
 from nodeproof.kernels.onchip_bench import Bench
-from nodeproof.kernels.place import NoPlaceError, place
+from nodeproof.kernels.place import NoPlaceError, place, written_in_triton
 from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.worker import Context
 
@@ -62,14 +62,9 @@ def cells(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
 def kernels(context: Context, device: Any) -> ModuleType:
     """Return the module of Triton kernels. Raises `NoPlaceError` where they can't run."""
     who = context.device_id
-    try:
-        from nodeproof.kernels import onchip_triton  # noqa: PLC0415  needs Triton
-    except ImportError as error:
-        raise NoPlaceError(
-            f"{who}: Triton can't be imported ({error}), so registers and shared memory can't be "
-            f"tested: install a torch with CUDA, which brings it"
-        ) from error
-    if onchip_triton.COMPILED is not (device.type == "cuda"):
+    what = "registers and shared memory"
+    module = written_in_triton("onchip_triton", context, what=what)
+    if module.COMPILED is not (device.type == "cuda"):
         raise NoPlaceError(
             f"{who}: TRITON_INTERPRET is set, so nothing would run on the GPU: unset it"
             if device.type == "cuda"
@@ -79,7 +74,7 @@ def kernels(context: Context, device: Any) -> ModuleType:
         raise NoPlaceError(
             f"{who}: these kernels are written for NVIDIA's GPUs, torch is for AMD's"
         )
-    return onchip_triton
+    return module
 
 
 def main() -> None:

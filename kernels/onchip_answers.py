@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nodeproof.kernels.draws import Words
+from nodeproof.kernels.draws import Words, mix
 
 MASK = 0xFFFFFFFF
 OPERATIONS = ("add", "xor", "max", "cas")
@@ -98,6 +98,4 @@ def jump(steps: int) -> tuple[int, int]:
 def scrambled(numbers: Iterable[int] | Words) -> Words:
     """The same function as the kernels', on the host."""
     x = numbers if isinstance(numbers, np.ndarray) else np.array(list(numbers), np.uint32)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    return mix(x)

@@ -1,7 +1,9 @@
-"""Where the work is done: the torch device of a worker, or a sentence on why there is none."""
+"""Where the work is done: torch's device, Triton's kernels, or a sentence on why there are none."""
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from nodeproof.worker import Context
 
 
 class NoPlaceError(RuntimeError):
-    """torch can't use the device. Says why, and what to do."""
+    """torch or Triton can't use the device. Says why, and what to do."""
 
     cause = "environment"
 
@@ -32,3 +34,17 @@ def place(context: Context) -> Any:
             "should be: see node.software.versions and node.devices.count"
         )
     return device
+
+
+def written_in_triton(module: str, context: Context, *, what: str) -> ModuleType:
+    """Import a module of these kernels that needs Triton, with which alone `what` can be tested.
+
+    Triton comes with torch for CUDA and with no other build. Raises `NoPlaceError` without it.
+    """
+    try:
+        return importlib.import_module(f"nodeproof.kernels.{module}")
+    except ImportError as error:
+        raise NoPlaceError(
+            f"{context.device_label} {context.device_id}: Triton can't be imported ({error}), so "
+            f"{what} can't be tested: install the triton package that belongs to this torch"
+        ) from error

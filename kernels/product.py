@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nodeproof.kernels.bits import difference, raw, signed
+from nodeproof.kernels.bits import difference, likeness, raw, signed
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import KEEP, PLACES, sound
 from nodeproof.kernels.formats import FP8
@@ -249,10 +249,7 @@ class Prover:
             return f"refused: {str(error).splitlines()[0]}"
         row, column = place[0] - slab.origin[0], place[1] - slab.origin[1]
         here = (column, row) if slab.transposed else (row, column)
-        value = int(seen[here])
-        if value == int(slab.expected[here]):
-            return "right"
-        return "same" if value == got else "other"
+        return likeness(int(seen[here]), expected=int(slab.expected[here]), got=got)
 
 
 def _set(name: str, *, value: bool) -> None:
