@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 from nodeproof_command import nodeproof
@@ -19,6 +21,7 @@ def libraries(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     build("nvml.c", folder / "libnvidia-ml.so.1")
     build("cuda.c", folder / "libcuda.so.1")
+    build("klogctl.c", folder / "klogctl.so")
     return folder
 
 
@@ -35,8 +38,10 @@ def node(tmp_path):
 class Run:
     """One run to its end, and what it left behind."""
 
-    def __init__(self, node, libraries, *words, nvml=GPUS, cuda=GPUS, **plan):
+    def __init__(self, node, libraries, *words, nvml=GPUS, cuda=GPUS, preload="", **plan):
         told = {f"STANDIN_{k}": v for k, v in plan.items()}
+        if preload:
+            told["LD_PRELOAD"] = str(libraries / preload)
         done = nodeproof(
             *("run", "--output=out", "--host-root=root", "--deadline=60", *words),
             cwd=node,
@@ -72,7 +77,7 @@ def two(libraries, tmp_path_factory):
     put_gpu(folder / "root", "0000:3b:00.0")
     put_gpu(folder / "root", "0000:3c:00.0")
     (folder / "root/proc").symlink_to("/proc")
-    return Run(folder, libraries, "--device=auto", "--expect-gpus=2")
+    return Run(folder, libraries, "--device=auto", "--expect-gpus=2", preload="klogctl.so")
 
 
 def test_gpus_that_torch_cannot_use_are_unjudged_and_not_condemned(two):
@@ -105,6 +110,13 @@ def test_it_is_said_that_torch_has_no_cuda_and_what_to_do(two):
     assert versions["outcome"] == "fail"
     assert "built without CUDA: install a build with it" in versions["summary"]
     assert all(uuid in two.text for uuid in GPUS)
+
+
+def test_a_kernel_log_that_may_not_be_read_is_no_log_without_xids(two):
+    for uuid in GPUS:
+        finding = two.findings["device.burnin.xid", uuid]
+        assert finding["outcome"] == "error"
+        assert "when the run began" in finding["summary"]
 
 
 @pytest.mark.parametrize(("nvml", "cuda", "only"), [(2, 1, "nvml"), (1, 2, "cuda")])
@@ -153,6 +165,39 @@ def test_a_driver_that_hangs_costs_the_run_its_devices_and_not_its_end(node, lib
     assert run.count()["outcome"] == "error"
     assert "deadline" in run.count()["summary"]
     assert "asking NVML" in run.text
+
+
+def test_an_xid_and_an_error_counted_while_the_run_goes_on_condemn_the_gpu(node, libraries):
+    """Both come after the first sample: what stood there before is no fault of this run."""
+    counters, log = node / "counters", node / "log"
+    counters.mkdir()
+    (counters / "ecc_uncorrected").write_text("3")
+    log.write_text("<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 79, before the run\n")
+
+    def meanwhile():
+        results, ends = node / "out/results.jsonl", time.monotonic() + 60
+        while time.monotonic() < ends:
+            if results.exists() and "sm_mhz" in results.read_text():
+                break
+            time.sleep(0.05)
+        (counters / "ecc_uncorrected").write_text("4")
+        with log.open("a") as more:
+            more.write("<3>[  200.000000] NVRM: Xid (PCI:0000:3c:00): 94, contained\n")
+
+    thread = threading.Thread(target=meanwhile)
+    thread.start()
+    run = Run(node, libraries, COUNTERS=str(counters), LOG=str(log), preload="klogctl.so")
+    thread.join()
+    assert run.status == 10, run.text
+    run.complete()
+    failed = {(r["check"], r["device"]) for r in run.told["failed"]}
+    assert failed == {
+        ("device.burnin.errors", GPUS[0]),
+        ("device.burnin.errors", GPUS[1]),
+        ("device.burnin.xid", GPUS[1]),
+    }
+    assert "first 94 at 200.000000: contained" in run.text
+    assert run.findings["device.burnin.xid", GPUS[0]]["outcome"] == "pass"
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ import pytest
 from nodeproof.acceptance import test_inventory as inventory
 from nodeproof.child import Answer, Call, Raised
 from nodeproof.model import Outcome
+from nodeproof.probes.counters import NAMES
 from nodeproof.probes.processes import shares, snapshot
 from nodeproof.probes.telemetry import Machine
 from nodeproof.probes.tree import Tree
@@ -114,6 +115,7 @@ def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
             "memory_mhz": 2619,
             "throttle": 0x44,
             "utilisation": 0.5,
+            "counters": dict.fromkeys(NAMES, 0),
         }
     )
     assert second == fourth

@@ -6,9 +6,11 @@ import pytest
 
 from nodeproof.plugin.watched import watched
 
+FIRST = {"counters": {"ecc_uncorrected": 3, "pcie_replays": None}}
+
 
 def of(*samples):
-    return watched(samples, seconds=2.0, silence_s=0.5)
+    return watched(samples, since=FIRST, seconds=2.0, silence_s=0.5)
 
 
 def test_combined_reasons_are_counted_bit_by_bit():
@@ -31,6 +33,7 @@ def test_without_samples_nothing_is_claimed():
         "hz": 0.0,
         "throttle": {},
         "throttle_read": 0,
+        "at_start": {"ecc_uncorrected": 3, "pcie_replays": None},
         "hottest_c": None,
         "silence_s": 0.5,
     }

@@ -105,6 +105,7 @@ class Work:
     load: Load | None = None
     deadline_s: float = 60.0  # on top of the load's seconds
     group: bool = False  # the devices work together: each gets rank, size and a meeting point
+    last: bool = False  # reads what all other work left behind, so it is done after that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class Context:
     seed: int
     host_root: Path
     group: Group | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the device says of itself
     send: Callable[[str, Mapping[str, Any]], None] = field(repr=False, default=lambda _k, _v: None)
 
     def progress(self, **what: float | str) -> None:

@@ -1,5 +1,6 @@
 /* A libnvidia-ml.so.1 without a driver behind it. Signatures: nvml.h.
  * STANDIN_NVML: UUIDs of its GPUs. STANDIN_PIDS: compute processes on each. STANDIN_MIG=1: MIG is on.
+ * STANDIN_COUNTERS: a directory with a file for each counter of errors that is not zero, named like the call.
  * GPU n has the address 00000000:<0x3B+n>:00.0.
  */
 #include "plan.h"
@@ -16,6 +17,22 @@ typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; c
 typedef struct { unsigned long long total, free, used; } memory_info;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_info;
 typedef struct { unsigned gpu, memory; } utilisation;
+
+typedef struct { unsigned field, scope; long timestamp, latency; unsigned type, status; unsigned long long value; } field_value;
+
+/* What a file of the test says now: a counter may move while a run goes on. */
+static unsigned counted(const char *name) {
+    const char *folder = getenv("STANDIN_COUNTERS");
+    char path[512];
+    unsigned count = 0;
+    FILE *file;
+    snprintf(path, sizeof path, "%s/%s", folder ? folder : "/nowhere", name);
+    if ((file = fopen(path, "r"))) {
+        if (fscanf(file, "%u", &count) != 1) count = 0;
+        fclose(file);
+    }
+    return count;
+}
 
 const char *nvmlErrorString(int code) { (void)code; return "stand-in"; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; ENTER(-1); return 0; }
@@ -45,6 +62,25 @@ int nvmlDeviceGetPciInfo_v3(device gpu, pci_info *to) {
 }
 int nvmlDeviceGetMemoryInfo(device gpu, memory_info *to) { ENTER(NUMBER); to->total = 85899345920ULL; to->free = to->total; to->used = 0; return 0; }
 int nvmlDeviceGetCudaComputeCapability(device gpu, int *major, int *minor) { ENTER(NUMBER); *major = 9; *minor = 0; return 0; }
+int nvmlDeviceGetTotalEccErrors(device gpu, int kind, int since, unsigned long long *to) { (void)since; ENTER(NUMBER); *to = counted(kind ? "ecc_uncorrected" : "ecc_corrected"); return 0; }
+int nvmlDeviceGetRemappedRows(device gpu, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    ENTER(NUMBER);
+    *corrected = 0;
+    *uncorrected = counted("rows_remapped");
+    *pending = counted("remap_pending");
+    *failed = counted("remap_failed");
+    return 0;
+}
+int nvmlDeviceGetPcieReplayCounter(device gpu, unsigned *to) { ENTER(NUMBER); *to = counted("pcie_replays"); return 0; }
+int nvmlDeviceGetFieldValues(device gpu, int count, field_value *to) {
+    ENTER(NUMBER);
+    for (int n = 0; n < count; n++) {
+        to[n].status = getenv("STANDIN_NO_NVLINK") ? 3 : 0;
+        to[n].type = 3; /* unsigned long long */
+        to[n].value = counted(to[n].field == 52 ? "nvlink_replays" : "nvlink_recoveries");
+    }
+    return 0;
+}
 int nvmlDeviceGetMigMode(device gpu, unsigned *now, unsigned *next) {
     ENTER(NUMBER);
     *now = *next = getenv("STANDIN_MIG") != NULL;

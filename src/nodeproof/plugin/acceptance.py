@@ -351,6 +351,8 @@ def _stage(declared: CheckSpec | None) -> tuple[int, float]:
     """Order the checks: what is cheap and tells most comes first, the longest load last."""
     if declared is None:
         return 0, 0.0
+    if declared.work.last:
+        return 5, 0.0
     if declared.work.load:
         return 4, declared.work.load.quick
     if declared.work.group:

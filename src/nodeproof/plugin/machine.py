@@ -20,6 +20,7 @@ ENUMERATE = Work(
     args={"device": "@device", "cpu_devices": "@cpu_devices"},
     deadline_s=30,
 )
+CURSOR = Work(call="nodeproof.probes.kernel_log:cursor", deadline_s=10)
 VERSIONS = Work(
     call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=60
 )
@@ -57,6 +58,9 @@ def look(runner: Runner, options: Options, *, identify: bool) -> Machine:
     devices = tuple(device_from(row) for row in answer.get("devices", []))
     runner.admit(devices)
     versions = _ask(runner, VERSIONS, node) if identify else {}
+    if identify and any(d.kind is DeviceKind.GPU for d in devices):
+        # Before anything is done to them: what the log says later is of this run.
+        runner.substitutes["@log_cursor"] = _ask(runner, CURSOR, node).get("at")
     driver = answer.get("versions") or {}
     return Machine(
         node=node,

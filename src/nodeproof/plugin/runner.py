@@ -37,13 +37,16 @@ class Done:
     reply: Reply
     seconds: float
     samples: tuple[Mapping[str, Any], ...]  # of telemetry meanwhile
+    since: Mapping[str, Any]  # the first sample of the run
     attempts: tuple[Attempt, ...] = ()
 
     def result(self) -> Result:
         """Return the answer with its telemetry rate. Raises `WorkFailed` if there is none."""
         match self.reply:
             case Answer(result=result, silence_s=silence_s):
-                seen = watched(self.samples, seconds=self.seconds, silence_s=silence_s)
+                seen = watched(
+                    self.samples, since=self.since, seconds=self.seconds, silence_s=silence_s
+                )
                 return {**result, "telemetry": seen}
             case Raised(type=kind, message=message, cause=cause):
                 known = Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT
@@ -67,6 +70,7 @@ class Runner:
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
     _done: dict[tuple[str, str], Done] = field(default_factory=dict)
     _samples: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of this work
+    _first: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     _meetings: int = 0
     _closed: bool = False
@@ -152,6 +156,7 @@ class Runner:
                     reply=again[device_id].reply,
                     seconds=again[device_id].seconds,
                     samples=again[device_id].samples,
+                    since=again[device_id].since,
                     attempts=(attempt,),
                 )
         return done
@@ -181,6 +186,7 @@ class Runner:
                 reply=replies[self._worker(d)],
                 seconds=seconds,
                 samples=tuple(self._samples.get(d.id, ())),
+                since=self._first.get(d.id, {}),
             )
             for d in devices
         }
@@ -208,6 +214,7 @@ class Runner:
             "seed": self.options.seed,
             "host_root": str(self.options.host_root),
             "group": group,
+            "facts": dict(device.facts) if device else {},
         }
 
     def _listen(self, worker: str, kind: str, content: Mapping[str, Any]) -> None:
@@ -218,6 +225,7 @@ class Runner:
             device = str(content.get("device", ""))
             label = next((d.label for d in self.devices if d.id == device), "")
             self._samples.setdefault(device, []).append(content)
+            self._first.setdefault(device, content)
             self.record("telemetry", {**clock, **content, **self._latest.pop(label, {})})
         else:
             device = next((d.id for d in self.devices if d.label == worker), "")

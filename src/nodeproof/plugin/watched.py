@@ -8,13 +8,18 @@ from typing import Any
 
 
 def watched(
-    samples: Sequence[Mapping[str, Any]], *, seconds: float, silence_s: float
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    since: Mapping[str, Any],
+    seconds: float,
+    silence_s: float,
 ) -> dict[str, Any]:
-    """Sum up the samples that came in during `seconds`.
+    """Sum up the samples that came in during `seconds`; `since` is the first of the run.
 
     - `samples`, `hz`: how many, and how many a second;
     - `throttle`: in how many of them each bit of the clock event reasons was set, by "0x8";
       `throttle_read`: in how many those bits could be read at all;
+    - `at_start`: the device's counters of its errors in the first sample of the run;
     - `hottest_c`: the highest temperature that was read, `None` where none was;
     - `silence_s`: for how long the worker itself was not heard.
 
@@ -31,6 +36,7 @@ def watched(
         "hz": len(samples) / seconds if seconds > 0 else 0.0,
         "throttle": dict(bits),
         "throttle_read": len(masks),
+        "at_start": dict(since.get("counters") or {}),
         "hottest_c": max(heat, default=None),
         "silence_s": silence_s,
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pynvml
 
 from nodeproof.probes import nvml
+from nodeproof.probes.counters import counters
 from nodeproof.probes.host import memory
 from nodeproof.probes.processes import machine_ticks
 from nodeproof.probes.tree import Tree, Unreadable, whole
@@ -24,8 +25,8 @@ def watch(context: Context, *, devices: Sequence[Mapping[str, Any]], hz: float =
     """Work function that never returns: one telemetry sample per device and tick, `hz` a second.
 
     `devices` have `kind` ("gpu" or "cpu") and `id`. A sample of a GPU has `power_w`,
-    `temperature_c`, `sm_mhz`, `memory_mhz`, `throttle` (NVML's bits of clock event reasons) and
-    `utilisation` (0 to 1); of a CPU device, which is the whole machine, `utilisation`, `mhz`,
+    `temperature_c`, `sm_mhz`, `memory_mhz`, `throttle` (NVML's bits of clock event reasons),
+    `utilisation` (0 to 1) and `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device, which is the whole machine, `utilisation`, `mhz`,
     `temperature_c` and `memory_available_bytes`. `None` is not supported, never zero. When a
     device refuses, the sample says so in `refusal`, and an event `telemetry.refused` is sent once
     for each new reason. Raises `ValueError` for a rate that is none, `NvmlError` without a driver.
@@ -82,6 +83,8 @@ def gpu_sample(uuid: str) -> dict[str, Any]:
         except nvml.NvmlError as error:
             sample[name] = None
             refusals.append(str(error))
+    sample["counters"], refused = counters(uuid)
+    refusals += refused
     return {**sample, "refusal": refusals[0]} if refusals else sample
 
 
