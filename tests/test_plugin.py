@@ -113,7 +113,8 @@ def collected(folder, *words):
 
 def test_checks_are_selected_by_component_and_by_device(tmp_path):
     arithmetic = collected(tmp_path, "-m", "arithmetic")
-    names = {"test_bf16", "test_fp16", "test_fp32", "test_fp64", "test_int8"}
+    formats = ("bf16", "fp16", "fp32", "fp64", "fp8_e4m3", "fp8_e5m2", "int8")
+    names = {f"test_{name}" for name in formats}
     assert arithmetic == {(name, f"cpu{n}") for name in names for n in (0, 1)}
     everything = collected(tmp_path, "-m", "check")
     assert everything > arithmetic
