@@ -56,9 +56,11 @@ def page(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
         )
         load = d.work.load
         seconds = (
-            "; load " + ", ".join(f"{p} {load.seconds(p):g} s" for p in Profile) if load else ""
+            "; load " + ", ".join(f"{p} {load.seconds(p):g} s" for p in Profile if p in d.profiles)
+            if load
+            else ""
         )
-        since = " from compute capability {}.{}".format(*d.capability) if d.capability else ""
+        since = "; GPUs from compute capability {}.{}".format(*d.capability) if d.capability else ""
         within = ""
         if d.profiles != frozenset(Profile):
             within = ", profiles " + ", ".join(p for p in Profile if p in d.profiles)
@@ -69,7 +71,7 @@ def page(declared: dict[str, CheckSpec], files: dict[str, str]) -> str:
             f"**{d.title}**",
             "",
             *([d.why, ""] if d.why else []),
-            f"On {', '.join(d.kinds)}{since}{within}; when short blames {d.cause}, remedy {d.remedy}{seconds}{trial}.",
+            f"On {', '.join(d.kinds)}{within}{since}; when short blames {d.cause}, remedy {d.remedy}{seconds}{trial}.",
             f"Limits: {limits or 'none to set'}. Declared in `{files[d.id]}`.",
             "",
         ]

@@ -145,6 +145,7 @@ def device(number: int, kind: DeviceKind = DeviceKind.GPU) -> Device:
             "product": "NVIDIA H100 80GB HBM3",
             "serial": f"165012300{number:04d}",
             "vbios": "96.00.74.00.01",
+            "capability": [9, 0],
             "pci": f"0000:{0x18 + number:02x}:00.0",
         },
     )

@@ -40,7 +40,7 @@ def accepted(devices: int = 2, kind: DeviceKind = DeviceKind.GPU) -> Run:
         (entry, on)
         for entry in shipped().entries.values()
         for on in everything
-        if on.kind in entry.kinds and PROFILE in entry.profiles
+        if on.kind in entry.kinds and PROFILE in entry.profiles and on.has(entry.capability)
     ]
     tested = [*((entry.id, on) for entry, on in pairs), (WITHHELD, NODE)]
     plan = Plan(

@@ -96,6 +96,7 @@ def test_explain_says_why_a_check_exists_and_what_to_do(check, capsys):
         (["explain", "xyzzy"], "see `nodeproof list`"),
         (["run", "--device=cup"], "did you mean cpu?"),
         (["run", "--device=cdua"], "did you mean cuda?"),
+        (["run", "--device=gpu"], "did you mean cuda?"),
         (["run", "--profile=depe"], "did you mean deep?"),
         (["run", "--profile=fast"], "there are quick, gate, deep, soak"),
         (["selftest", "--device=cup"], "did you mean cpu?"),

@@ -95,7 +95,7 @@ class Work:
 
     `call` is `package.module:function`; the function gets a `nodeproof.worker.Context` and the
     keyword arguments of `args`, of the limits named in `from_limits`, and `seconds` where there is
-    a `load`. It returns a mapping of plain JSON values. Two checks that declare an equal `Work`
+    a `load` and no fault is planted. It returns a mapping of plain JSON values. Two checks that declare an equal `Work`
     share one execution of it.
     """
 

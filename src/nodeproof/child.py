@@ -376,7 +376,9 @@ class Pool:
         if pending.ends is not None and now >= pending.ends:
             whose = "the run's" if pending.ends >= self.ends else "its"
             text = f"{worker.who} ran past {whose} deadline{worker.at}"
-            self._lose(worker, Lost(how=Loss.DEADLINE, text=f"{text}; {autopsy.shown(worker.pid)}"))
+            hint = "; give the run more time (--deadline)" if pending.ends >= self.ends else ""
+            text = f"{text}; {autopsy.shown(worker.pid)}{hint}"
+            self._lose(worker, Lost(how=Loss.DEADLINE, text=text))
             return
         silence = now - worker.heard
         if silence < STOPPED_S:

@@ -217,7 +217,7 @@ class _Reading:
 
     def results(self) -> Results:
         """Close the reading and say what is missing altogether."""
-        if self.count == 0:
+        if self.count == 0 and not self.problems:
             self.problems.append("the file is empty")
         elif self.plan is None:
             self.problems.append(f"no plan line of schema {SCHEMA}")

@@ -307,7 +307,8 @@ class _Case:
         """Doubts about the detectors."""
         for key in self._to_be_tested():
             if key not in self.caught:
-                yield self._about(Why.SELFTEST, key)
+                said = next((t.summary for t in self.results.selftests if t.key == key), "")
+                yield self._about(Why.SELFTEST, key, said)
 
     def of(self, finding: Finding) -> Reason | None:
         """What one finding says against the node, if anything."""
@@ -411,9 +412,10 @@ class _Case:
             if device.kind is DeviceKind.NODE:
                 yield Key(check=WITHHELD, kind=device.kind, device=device.id)
 
-    def _about(self, why: Why, key: Key) -> Reason:
+    def _about(self, why: Why, key: Key, said: str = "") -> Reason:
         label = next((d.label for d in self.plan.devices if d.id == key.device), "")
-        return Reason(why=why, text=why.value, check=key.check, device=key.device, label=label)
+        text = f"{why}: {said}" if said else why.value
+        return Reason(why=why, text=text, check=key.check, device=key.device, label=label)
 
 
 def _until(waiver: Waiver) -> date:

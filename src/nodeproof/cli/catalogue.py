@@ -39,9 +39,10 @@ def _explained(entry: Entry) -> list[str]:
         f"profiles     {', '.join(p for p in Profile if p in entry.profiles)}",
     ]
     if entry.capability:
-        lines.append("GPUs         from compute capability {}.{}".format(*entry.capability))
+        least = "{}.{}".format(*entry.capability)
+        lines.append(f"GPUs         from compute capability {least}; older ones are not asked")
     if entry.load:
-        load = ", ".join(f"{p} {s:g} s" for p, s in entry.load.items())
+        load = ", ".join(f"{p} {s:g} s" for p, s in entry.load.items() if p in entry.profiles)
         lines.append(f"load         {load}")
     for name, default in entry.limits.items():
         lines.append(f"limit        {name} = {'no bound' if default is None else default}")

@@ -34,6 +34,10 @@ class Target(StrEnum):
     CPU = "cpu"  # a rehearsal
 
 
+# Nearer in its letters to "cpu", which would rehearse.
+_MEANT = {"gpu": Target.CUDA, "gpus": Target.CUDA, "nvidia": Target.CUDA}
+
+
 class OptionError(ValueError):
     """Something was asked for that there is not."""
 
@@ -101,6 +105,6 @@ def read(given: Any) -> Options:
 def _one_of(what: str, given: str, known: list[str]) -> str:
     if given in known:
         return given
-    near = difflib.get_close_matches(given, known, n=2)
+    near = [_MEANT[given]] if given in _MEANT else difflib.get_close_matches(given, known, n=2)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
     raise OptionError(f"there is no {what} {given!r}; {hint}")
