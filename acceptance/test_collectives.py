@@ -92,6 +92,9 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
     a switch or in a link on the way. The same elements wrong on every device point to one sender
     or to a switch that reduces; elements wrong on one device only, to that device or its links.
     Reset the GPUs and test again; look at NVLink and PCIe error counters before replacing one.
+
+    What it can't see: what a link lost and sent again, sizes and patterns that were not sent. No
+    wrong element in N: fewer than 3/N are wrong at 95 %, for this traffic.
     """
     verified = [result["checked"][collective.value] for collective in Collective]
     measure(
@@ -135,6 +138,8 @@ def test_collective_bandwidth(
     Of the times by device the shortest belongs to the one that comes late: the others wait for it.
 
     A node with one GPU has nothing to exchange: then only that its rank took part is judged.
+
+    The limits are floors far below what NVLink gives: a spec has to say what to expect.
     """
     if not results:
         raise CannotMeasure(f"no device of {device} took part in the collectives: see its findings")

@@ -120,6 +120,7 @@ def test_whichever_product_of_a_worker_is_hit_the_node_is_not_accepted(tmp_path,
     assert hit >= 3
 
 
+@pytest.mark.long
 def test_a_bit_in_the_long_load_condemns_its_device_alone(tmp_path):
     # The burn-in of one thread is the only one with products of this size.
     run = Rehearsal(tmp_path, environment=flipping("float32", 60, rows=768))

@@ -12,6 +12,8 @@ import pytest
 from nodeproof import waivers
 from nodeproof.cli import main
 from nodeproof.cli.options import suites
+from nodeproof.manifest import shipped
+from nodeproof.model import Profile
 from nodeproof.spec import known, limits_for, load
 from tests.pytest_run import run_pytest
 
@@ -57,6 +59,17 @@ def test_every_command_of_the_readme_is_understood(command, capsys):
     assert left.value.code == 0
     options = set(re.findall(r"--[a-z-]+", command))
     assert options <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+def test_the_run_that_the_readme_shows_has_as_many_findings_as_there_are_checks():
+    kinds = [kind for entry in shipped().entries.values() for kind in entry.kinds
+             if Profile.QUICK in entry.profiles]  # fmt: skip
+    # Two CPU devices, one node, one host.
+    planned = sum({"cpu": 2, "node": 1, "host": 1}.get(kind, 0) for kind in kinds)
+    text = (ROOT / "README.md").read_text()
+    assert f"plan: {planned} findings to make" in text
+    (passed, trials) = re.findall(r"ACCEPT \w+: (\d+) passed.* (\d+) on trial", text)[0]
+    assert int(passed) + int(trials) == planned
 
 
 def test_every_link_of_the_readme_leads_somewhere():

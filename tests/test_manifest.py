@@ -138,7 +138,23 @@ SINCE = json.dumps({**(d := json.loads(TEXT)), "checks": {
 
 
 @pytest.mark.parametrize(
-    "said", [[9, 0], (10, 0), [8, 9], None, "8.0", [8], [8.0, 0.0], ["8", "0"], {}]
+    "said",
+    [
+        [9, 0],
+        (10, 0),
+        [8, 9],
+        None,
+        "8.0",
+        [8],
+        [8.0, 0.0],
+        ["8", "0"],
+        {},
+        [0, 0],
+        [-1, 0],
+        [True, False],
+        [7, -1],
+        [8, 0, 0],
+    ],
 )
 def test_only_a_device_that_says_it_is_older_is_let_off_a_check(said):
     required = parse(SINCE).required(Profile.QUICK, a(DeviceKind.HOST, capability=said))

@@ -28,7 +28,10 @@ def injure(run: Rehearsal, how: str, group: Path | None) -> tuple[str, ...]:
     return BURNIN
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP", "memory"])
+@pytest.mark.parametrize(
+    "how",
+    ["SIGKILL", *(pytest.param(how, marks=pytest.mark.long) for how in ("SIGSTOP", "memory"))],
+)
 def test_an_injured_worker_makes_undecided_and_leaves_its_peer_unblamed(tmp_path, how, request):
     group = request.getfixturevalue("small_memory") if how == "memory" else None
     run = Rehearsal(tmp_path, spec_text=MUCH if group else rehearsal.SMALL)

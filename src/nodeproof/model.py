@@ -92,8 +92,9 @@ class Device:
         to be measured.
         """
         match self.facts.get("capability"):
-            case [int(major), int(minor)] if capability is not None:
-                return (major, minor) >= capability
+            case [int(major), int(minor)] if type(major) is type(minor) is int and capability:
+                # CUDA has had none below 1.0, so less than that is no answer.
+                return major < 1 or minor < 0 or (major, minor) >= capability
         return True
 
 
