@@ -13,9 +13,12 @@ def judge_products(result: Result, peers: Results, measure: Measure) -> None:
     A wrong element is the device's fault, repeatable or not, unless other devices or the host show
     the very same one: then every machine would, and it is software's.
     """
-    detail, cause = "", None
+    detail, cause, first = "", None, None
     if result["wrong"]:
-        first = next(fault for fault in result["found"] if "row" in fault)
+        elements = [fault for fault in result["found"] if "row" in fault]
+        first = next(iter(elements), None)
+        detail = "counted by the device, none of them could be located: it contradicts itself"
+    if result["wrong"] and first:
         detail = (
             f"first in {first['dtype']} product {first['product']} ({first['family']}), row "
             f"{first['row']}, column {first['column']}: {first['got']} instead of "
@@ -24,8 +27,18 @@ def judge_products(result: Result, peers: Results, measure: Measure) -> None:
             f"device: {result['other_algorithm']}; wrong again in "
             f"{result['replay']} of 3 repeats, which excuses nothing"
         )
-        if software := common(result, peers):
+        if software := common({**result, "found": elements}, peers):
             detail, cause = f"{software}; {detail}", Cause.CONFIG
     measure("wrong elements", result["wrong"], at_most=0, cause=cause, detail=detail)
     measure("checked elements", result["checked_elements"], at_least=1)
+    # Repeats of what was wrong are of parts of products, so that the count is exact only without.
+    exact = None if result["wrong"] else 0
+    whole = result["products"] * result["size"] ** 2
+    measure(
+        "elements unaccounted for",
+        whole - result["checked_elements"],
+        at_least=exact,
+        at_most=exact,
+        detail=f"{result['products']} products of {result['size']} rows and columns",
+    )
     bound(measure, result, result["checked_operations"])

@@ -27,7 +27,13 @@ _PLANTS = (
     Plant(args={"plant": "flip"}, breaks=("wrong lanes",)),
     altered("operations", operations=0),
     altered("units without an answer", units_covered=0),
+    altered("chains", chains=[]),
+    altered("answers known in two ways", proven=0),
 )
+_FLOATS = {"torch": 2, "triton": 4}  # by path: torch has no fused steps
+_INTEGERS = {"torch": 7, "triton": 7}
+_FUNCTIONS = 13
+_UNLOCATED = "counted, none could be located"
 Digests = Mapping[str, Mapping[str, str]]  # by function, by rounds of the sweep
 
 
@@ -35,19 +41,31 @@ def _work(module: str, deadline_s: float = 180) -> Work:
     return Work(call=f"nodeproof.kernels.{module}:exact", load=_LOAD, deadline_s=deadline_s)
 
 
-def _judge(result: Result, measure: Measure) -> None:
-    detail = ""
-    if result["wrong"]:
-        first = result["found"][0]
+def _judge(result: Result, measure: Measure, chains: Mapping[str, int]) -> None:
+    detail = _UNLOCATED if result["wrong"] else ""
+    if first := next(iter(result["found"]), None):
         detail = (
             f"first in chain {first['chain']}, pass {first['pass']}, copy {first['copy']}, lane "
             f"{first['lane']}, between steps {first['steps'][0]} and {first['steps'][1]}: "
             f"{first['got']} instead of {first['expected']}, differing in {first['xor']}"
         )
-        if result["wrong_by_unit"]:
-            detail += f"; wrong lanes by multiprocessor: {result['wrong_by_unit']}"
+    if result["wrong_by_unit"]:
+        detail += f"; wrong lanes by multiprocessor: {result['wrong_by_unit']}"
     measure("wrong lanes", result["wrong"], at_most=0, detail=detail)
     measure("operations", result["operations"], at_least=1)
+    measure(
+        "chains",
+        len(result["chains"]),
+        at_least=chains[result["path"]],
+        cause=Cause.ENVIRONMENT,
+        detail=f"compared in every round: {', '.join(result['chains']) or 'none'}",
+    )
+    measure(
+        "answers known in two ways",
+        result["proven"],
+        at_least=2 * chains[result["path"]],
+        cause=Cause.ENVIRONMENT,
+    )
     measure(
         "units without an answer",
         result["units"] - result["units_covered"],
@@ -82,7 +100,7 @@ def test_float_chain(result: Result, measure: Measure) -> None:
     subnormal numbers, and no fault that shows at another clock or temperature than the run had. No
     error in N operations: the rate is below 3/N at 95 % ("error rate below").
     """
-    _judge(result, measure)
+    _judge(result, measure, _FLOATS)
 
 
 @check(
@@ -105,18 +123,34 @@ def test_integer_chain(result: Result, measure: Measure) -> None:
     compiles into these, and no fault that shows at another clock or temperature than the run had.
     No error in N operations: the rate is below 3/N at 95 % ("error rate below").
     """
-    _judge(result, measure)
+    _judge(result, measure, _INTEGERS)
 
 
-def _outvoted(result: Any) -> Any:
-    """Every digest another than the device's, and two other devices that have what it had."""
+def _unlike(result: Any, others: int) -> Any:
+    """Every digest another than the device's, and other devices that have what it had."""
     inverted = {
         name: {rounds: f"{int(digest, 16) ^ 1:#018x}" for rounds, digest in of.items()}
         for name, of in result["digests"].items()
     }
     again = {name: of["1"] for name, of in inverted.items()}
-    two = [result["digests"], result["digests"]]
-    return {**result, "digests": inverted, "again": again, "others": two}
+    # Of no peer's model, so that nobody but these has a voice, whatever devices there are.
+    versions = {**result["versions"], "model": "planted"}
+    others_ = [result["digests"]] * others
+    return {
+        **result,
+        "digests": inverted,
+        "again": again,
+        "versions": versions,
+        "others": others_,
+    }
+
+
+def _outvoted(result: Any) -> Any:
+    return _unlike(result, 2)
+
+
+def _differing(result: Any) -> Any:
+    return _unlike(result, 1)
 
 
 def _changed(result: Result) -> list[str]:
@@ -152,13 +186,21 @@ def _compare(own: Digests, others: list[Digests]) -> tuple[list[str], list[str]]
     profiles=LONGER,
     work=Work(call="nodeproof.kernels.special:sweep", load=_LOAD, deadline_s=180),
     plant=(
-        Plant(args={"plant": "flip"}, breaks=("outputs unlike the majority",)),
-        altered("outputs unlike IEEE 754", unlike_ieee=1),
-        altered("outputs far from the function", far=1),
+        Plant(
+            args={"plant": "flip"},
+            breaks=(
+                "outputs unlike the majority",
+                "outputs unlike IEEE 754",
+                "outputs far from the function",
+                "functions unlike before",
+            ),
+        ),
         altered("functions unlike before", again={}),
+        altered("functions", functions=[]),
         altered("blocks", blocks=1),
         altered("operations", operations=0),
         Plant(alter=_outvoted, breaks=("functions unlike other devices",)),
+        Plant(alter=_differing, breaks=("functions unlike other devices",)),
     ),
 )
 def test_special(result: Result, peers: Results, measure: Measure) -> None:
@@ -178,9 +220,14 @@ def test_special(result: Result, peers: Results, measure: Measure) -> None:
     tanh, which torch does not use, are not reached. No error in N operations: the rate of errors
     that blocks do not share is below 3/N at 95 % ("error rate below").
     """
-    measure("outputs unlike the majority", result["wrong"], at_most=0, detail=_first(result, "of"))
     measure(
-        "outputs unlike IEEE 754", result["unlike_ieee"], at_most=0, detail=_first(result, "ieee")
+        "outputs unlike the majority", result["wrong"], at_most=0, detail=_first(result, "wrong")
+    )
+    measure(
+        "outputs unlike IEEE 754",
+        result["unlike_ieee"],
+        at_most=0,
+        detail=_first(result, "unlike_ieee"),
     )
     measure("outputs far from the function", result["far"], at_most=0)
     changed = _changed(result)
@@ -206,15 +253,22 @@ def test_special(result: Result, peers: Results, measure: Measure) -> None:
     )
     measure("devices compared with", len(same))
     measure("blocks", result["blocks"], at_least=3)
+    measure(
+        "functions",
+        len(result["functions"]),
+        at_least=_FUNCTIONS,
+        cause=Cause.ENVIRONMENT,
+        detail=f"compared in every round: {', '.join(result['functions']) or 'none'}",
+    )
     measure("operations", result["operations"], at_least=1)
     measure("share of all inputs", result["share_of_inputs"])
     bound(measure, result, result["operations"])
     measure("rate", result["gops"], unit="Gop/s")
 
 
-def _first(result: Result, kind: str) -> str:
-    """Describe the first output that a block got wrong, or that all did."""
-    ieee = kind == "ieee"
+def _first(result: Result, count: str) -> str:
+    """Describe the first output that a block got wrong, or that all did, where `count` says so."""
+    ieee = count == "unlike_ieee"
     for fault in result["found"]:
         if (fault["block"] < 0) == ieee:
             where = "all blocks" if ieee else f"block {fault['block']}"
@@ -223,4 +277,4 @@ def _first(result: Result, kind: str) -> str:
                 f"{fault['round']}: {fault['got']} instead of {fault['expected']}, differing in "
                 f"{fault['xor']}"
             )
-    return ""
+    return _UNLOCATED if result[count] else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodeproof.acceptance.products import judge_products
 from nodeproof.checks import (
     COMPUTE,
+    Device,
     DeviceKind,
     Load,
     Measure,
@@ -20,8 +21,29 @@ from nodeproof.checks import (
 _LOAD = Load(quick=1, gate=5, deep=60, soak=600)
 _PLANTS = (
     Plant(args={"plant": "flip"}, breaks=("wrong elements",)),
-    altered("checked elements", checked_elements=0),
+    altered("checked elements", "elements unaccounted for", checked_elements=0),
+    altered("families of operands", proved=[]),
 )
+_FAMILIES = {  # on a processor, on a GPU
+    "float64": (3, 4),
+    "float32": (3, 4),
+    "bfloat16": (1, 4),
+    "float16": (1, 4),
+    "int8": (3, 4),
+    "float8_e4m3fn": (3, 4),
+    "float8_e5m2": (3, 4),
+    "tfloat32": (0, 5),
+    "float4_e2m1": (0, 3),
+}
+
+
+def _families(device: Device, result: Result) -> int:
+    """How many families of operands have to be multiplied, each by units or bits of its own."""
+    on_cpu, on_gpu = _FAMILIES[result["dtype"]]
+    gpu = device.kind is DeviceKind.GPU
+    if gpu and result["dtype"] in {"bfloat16", "float16"} and not result["versions"]["cuda"]:
+        return on_cpu  # torch gives wide output on CUDA only
+    return on_gpu if gpu else on_cpu
 
 
 def _work(dtype: str) -> Work:
@@ -30,8 +52,14 @@ def _work(dtype: str) -> Work:
     )
 
 
-def _judge(result: Result, peers: Results, measure: Measure) -> None:
+def _judge(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     judge_products(result, peers, measure)
+    measure(
+        "families of operands",
+        len(result["proved"]),
+        at_least=_families(device, result),
+        detail=f"compared: {', '.join(result['proved'])}",
+    )
     measure("rate", result["tflops"], unit="TFLOP/s")
 
 
@@ -42,7 +70,7 @@ def _judge(result: Result, peers: Results, measure: Measure) -> None:
     work=_work("float64"),
     plant=_PLANTS,
 )
-def test_fp64(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp64(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies float64 wrongly corrupts simulations and solvers in silence.
 
     Operands are chosen so that the exact product does not depend on library, algorithm or model:
@@ -55,7 +83,7 @@ def test_fp64(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -65,7 +93,7 @@ def test_fp64(result: Result, peers: Results, measure: Measure) -> None:
     work=_work("float32"),
     plant=_PLANTS,
 )
-def test_fp32(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp32(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies float32 wrongly spoils optimiser states and reductions in silence.
 
     TF32 is switched off, and operands hold more bits than TF32 keeps, so that the float32 units
@@ -77,7 +105,7 @@ def test_fp32(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -87,7 +115,7 @@ def test_fp32(result: Result, peers: Results, measure: Measure) -> None:
     work=_work("bfloat16"),
     plant=_PLANTS,
 )
-def test_bf16(result: Result, peers: Results, measure: Measure) -> None:
+def test_bf16(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies bfloat16 wrongly trains models that diverge, or are just worse.
 
     This is the format most training runs in. On a GPU the tensor cores answer twice: in float32,
@@ -100,7 +128,7 @@ def test_bf16(result: Result, peers: Results, measure: Measure) -> None:
     run did not reach. Without a wrong element, errors are rarer than "error rate below" with 95 %
     confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -110,7 +138,7 @@ def test_bf16(result: Result, peers: Results, measure: Measure) -> None:
     work=_work("float16"),
     plant=_PLANTS,
 )
-def test_fp16(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp16(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies float16 wrongly gives wrong answers in inference and mixed training.
 
     Accumulation in float16 is switched off, as in production, so that the answer is exact. One
@@ -122,7 +150,7 @@ def test_fp16(result: Result, peers: Results, measure: Measure) -> None:
     run did not reach. Without a wrong element, errors are rarer than "error rate below" with 95 %
     confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -132,7 +160,7 @@ def test_fp16(result: Result, peers: Results, measure: Measure) -> None:
     work=_work("int8"),
     plant=_PLANTS,
 )
-def test_int8(result: Result, peers: Results, measure: Measure) -> None:
+def test_int8(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies int8 wrongly breaks quantised inference: tokens change at random.
 
     Integer sums have one answer, without any rounding; one differing bit is a fault of this device,
@@ -143,7 +171,7 @@ def test_int8(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -154,7 +182,7 @@ def test_int8(result: Result, peers: Results, measure: Measure) -> None:
     plant=_PLANTS,
     capability=(8, 0),
 )
-def test_tf32(result: Result, peers: Results, measure: Measure) -> None:
+def test_tf32(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies TF32 wrongly spoils float32 training where TF32 is allowed.
 
     Many frameworks allow it by default for convolutions and for float32 layers. It is switched on
@@ -167,7 +195,7 @@ def test_tf32(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -178,7 +206,7 @@ def test_tf32(result: Result, peers: Results, measure: Measure) -> None:
     plant=_PLANTS,
     capability=(8, 9),
 )
-def test_fp8_e4m3(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp8_e4m3(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies FP8 (e4m3) wrongly breaks inference and the forward pass of training.
 
     Tensor cores of Ada and Hopper add FP8 products up in 14 bits; operands are chosen so that even
@@ -191,7 +219,7 @@ def test_fp8_e4m3(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -202,7 +230,7 @@ def test_fp8_e4m3(result: Result, peers: Results, measure: Measure) -> None:
     plant=_PLANTS,
     capability=(8, 9),
 )
-def test_fp8_e5m2(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp8_e5m2(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies FP8 (e5m2) wrongly spoils gradients, and training with them.
 
     e5m2 is the format of gradients: it is multiplied by e4m3, on either side, as libraries do (they
@@ -215,7 +243,7 @@ def test_fp8_e5m2(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)
 
 
 @check(
@@ -227,7 +255,7 @@ def test_fp8_e5m2(result: Result, peers: Results, measure: Measure) -> None:
     capability=(10, 0),
     trial=True,
 )
-def test_fp4(result: Result, peers: Results, measure: Measure) -> None:
+def test_fp4(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that multiplies FP4 (e2m1) wrongly breaks inference with four-bit weights.
 
     On trial: no GPU has run it yet, so it is reported and counts for nothing. All block scales are
@@ -239,4 +267,4 @@ def test_fp4(result: Result, peers: Results, measure: Measure) -> None:
     kernels) that the run did not reach. Without a wrong element, errors are rarer than "error rate
     below" with 95 % confidence, in the states that were tested and in no others.
     """
-    _judge(result, peers, measure)
+    _judge(device, result, peers, measure)

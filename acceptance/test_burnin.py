@@ -32,6 +32,17 @@ def _blame(result: Result) -> Cause | None:
     return Cause.ENVIRONMENT if result["telemetry"]["silence_s"] > _PAUSE_S else None
 
 
+_NO_PRODUCTS = altered("products", "sets of operands", products=0, sets=1)
+
+
+def _judge(result: Result, peers: Results, measure: Measure) -> None:
+    """Hold the products of a full load, and that all that were asked for were compared."""
+    judge_products(result, peers, measure)
+    measure("products", result["products"], at_least=max(1, result["asked"]))
+    # Their answers differ, so that one that was left over from the product before shows.
+    measure("sets of operands", result["sets"], at_least=2)
+
+
 _BURN = Work(
     call="nodeproof.kernels.burn:burn",
     load=Load(quick=20, gate=60, deep=1800, soak=14400),
@@ -46,8 +57,8 @@ _BURN = Work(
     work=_BURN,
     plant=(
         Plant(args={"plant": "flip"}, breaks=("wrong elements",)),
-        altered("products", products=0),
-        altered("checked elements", checked_elements=0),
+        _NO_PRODUCTS,
+        altered("checked elements", "elements unaccounted for", checked_elements=0),
     ),
 )
 def test_exact(result: Result, peers: Results, measure: Measure) -> None:
@@ -59,8 +70,7 @@ def test_exact(result: Result, peers: Results, measure: Measure) -> None:
     this format under this load are rarer than "error rate below" with 95 % confidence; other
     formats are tested cooler.
     """
-    judge_products(result, peers, measure)
-    measure("products", result["products"], at_least=1)
+    _judge(result, peers, measure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +160,15 @@ def test_throughput(device: Device, result: Result, measure: Measure, limits: Th
     plant=(
         Plant(args={"plant": "flip"}, breaks=("wrong elements",)),
         altered(
-            "bursts left out", "bursts", "checked elements", untried=1, bursts=0, checked_elements=0
+            "bursts left out",
+            "bursts",
+            "checked elements",
+            "elements unaccounted for",
+            untried=1,
+            bursts=0,
+            checked_elements=0,
         ),
+        _NO_PRODUCTS,
     ),
 )
 def test_pulses(result: Result, peers: Results, measure: Measure) -> None:
@@ -164,7 +181,7 @@ def test_pulses(result: Result, peers: Results, measure: Measure) -> None:
     one node show it, have the supply looked at first; else replace the device. Zero wrong elements
     bound the rate for bursts such as these (below 3/N at 95 %), not for every rhythm.
     """
-    judge_products(result, peers, measure)
+    _judge(result, peers, measure)
     measure("bursts left out", result["untried"], at_most=0, detail=f"{result['cells']}")
     measure("bursts", result["bursts"], at_least=1)
     measure("bursts that began late", result["late"] / max(1, result["bursts"]), unit="share")
@@ -181,12 +198,17 @@ def test_pulses(result: Result, peers: Results, measure: Measure) -> None:
         deadline_s=120,
     ),
     plant=(
-        Plant(args={"plant": "flip"}, breaks=("wrong elements", "wrong words")),
+        Plant(
+            args={"plant": "flip"},
+            breaks=("wrong elements", "wrong words", "damaged pattern words"),
+        ),
+        _NO_PRODUCTS,
         altered(
-            "damaged pattern words",
+            "passes",
             "memory verified",
             "checked elements",
-            reference_wrong=1,
+            "elements unaccounted for",
+            passes=0,
             verified_bytes=0,
             checked_elements=0,
         ),
@@ -200,16 +222,24 @@ def test_together(result: Result, peers: Results, measure: Measure) -> None:
     speaks of the memory, the reverse of arithmetic. One differing bit is a fault of this device,
     repeatable or not: replace it. What else runs beside a model (copies, collectives) is not part.
     """
-    judge_products(result, peers, measure)
+    _judge(result, peers, measure)
     words = [fault for fault in result["found"] if "offset" in fault]
     measure(
         "wrong words",
         result["wrong_words"],
         at_most=0,
-        detail=f"first at offset {words[0]['offset']}, bits {words[0]['bits']}" if words else "",
+        detail=f"first at offset {words[0]['offset']}, bits {words[0]['bits']}"
+        if words
+        else "none of them located",
     )
     measure("damaged pattern words", result["reference_wrong"], at_most=0)
-    measure("memory verified", result["verified_bytes"], unit="bytes", at_least=1)
+    measure("passes", result["passes"], at_least=2)  # one each way
+    measure(
+        "memory verified",
+        result["verified_bytes"],
+        unit="bytes",
+        at_least=max(1, result["passes"] * result["region_bytes"]),
+    )
 
 
 # Bits of NVML's clock event reasons (nvml.h) that mean a device was held down by more than its

@@ -22,6 +22,10 @@ from nodeproof.checks import (
 )
 
 _FLIP = Plant(args={"plant": "flip"}, breaks=("wrong words",))
+_FLIPS = Plant(args={"plant": "flip"}, breaks=("wrong words", "damaged pattern words"))
+_TURNS = 40  # of a round with neighbours: each of twenty words is kept in two states
+_MARCHES = 11  # of a round: one for each of five digits, and six backgrounds
+_ELEMENTS = 5  # of a march: how often it reads each word
 _NOTHING = altered(
     "tested", "tested of what was asked", "words compared", bytes=0, compared=0, free_of_total=0.0
 )
@@ -63,7 +67,7 @@ class Hold:
         load=Load(quick=8, gate=20, deep=300, soak=1800),
         deadline_s=600,
     ),
-    plant=(_FLIP, altered("damaged pattern words", reference_wrong=1), _NOTHING),
+    plant=(_FLIPS, altered("passes", passes=2), _NOTHING),
 )
 def test_pattern(device: Device, result: Result, measure: Measure, limits: Pattern) -> None:
     """Memory that loses a bit turns weights and data into other weights and data.
@@ -77,8 +81,9 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
     What ECC corrects is not seen here, nor memory that others hold. No wrong word among N
     compared: fewer than 3 in N are read wrong under this load, at 95 %.
     """
-    _judge(result, measure)
+    _judge(result, measure, passes=result["passes"])
     _damage(result, measure)
+    measure("passes", result["passes"], at_least=3)  # forwards, backwards, and what that left
     if device.kind is DeviceKind.GPU:
         measure(
             "free at the start",
@@ -101,7 +106,12 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
         load=Load(quick=1, gate=5, deep=60, soak=600),
         deadline_s=600,
     ),
-    plant=(_FLIP, altered("rounds", rounds=0), _NOTHING),
+    plant=(
+        _FLIP,
+        altered("rounds", rounds=0),
+        altered("words kept", "words disturbed", kept=0, disturbed=0),
+        _NOTHING,
+    ),
     profiles=LONGER,
 )
 def test_neighbours(result: Result, measure: Measure) -> None:
@@ -117,8 +127,12 @@ def test_neighbours(result: Result, measure: Measure) -> None:
     few MiB are tested, mostly in its caches. No wrong word among N compared: fewer than 3 in N are
     read wrong under this load, at 95 %.
     """
-    _judge(result, measure)
+    rounds = result["rounds"]
+    _judge(result, measure, passes=_TURNS * rounds)
     measure("rounds", result["rounds"], at_least=1)
+    measure("words kept", result["kept"], at_least=_TURNS, detail="of twenty, each in two states")
+    others = result["bytes"] // 8 * 19 // 20  # of twenty words one is kept
+    measure("words disturbed", result["disturbed"], at_least=max(1, 2 * others * _TURNS * rounds))
     measure("rate", result["gb_per_s"], unit="GB/s")
 
 
@@ -133,7 +147,14 @@ def test_neighbours(result: Result, measure: Measure) -> None:
         load=Load(quick=1, gate=5, deep=60, soak=600),
         deadline_s=600,
     ),
-    plant=(_FLIP, altered("rounds", rounds=0), _NOTHING),
+    plant=(
+        _FLIP,
+        altered("rounds", rounds=0),
+        altered(
+            "marches", "marches that differ", "passes downwards", marches=0, programme=0, turned=0
+        ),
+        _NOTHING,
+    ),
     profiles=LONGER,
 )
 def test_march(result: Result, measure: Measure) -> None:
@@ -151,8 +172,12 @@ def test_march(result: Result, measure: Measure) -> None:
     tested, mostly in its caches. No wrong word among N compared: fewer than 3 in N are read wrong
     under this load, at 95 %.
     """
-    _judge(result, measure)
+    rounds = result["rounds"]
+    _judge(result, measure, passes=_ELEMENTS * _MARCHES * rounds)
     measure("rounds", result["rounds"], at_least=1)
+    measure("marches", result["marches"], at_least=max(1, _MARCHES * rounds))
+    measure("marches that differ", result["programme"], at_least=_MARCHES)
+    measure("passes downwards", result["turned"], at_least=max(1, 2 * _MARCHES * rounds))
     measure("rate", result["gb_per_s"], unit="GB/s")
 
 
@@ -168,9 +193,8 @@ def test_march(result: Result, measure: Measure) -> None:
         deadline_s=600,
     ),
     plant=(
-        _FLIP,
-        altered("damaged pattern words", reference_wrong=1),
-        altered("states held", held=1),
+        _FLIPS,
+        altered("states held", "held", held=1, held_s=0.0),
         _NOTHING,
     ),
     profiles=frozenset({Profile.DEEP, Profile.SOAK}),
@@ -188,24 +212,27 @@ def test_hold(result: Result, measure: Measure) -> None:
     reach, is not seen, nor what ECC corrects. No wrong word among N compared: fewer than 3 in N
     fade in that time, at 95 %.
     """
-    _judge(result, measure)
+    _judge(result, measure, passes=2)
     _damage(result, measure)
     measure("states held", result["held"], at_least=2)  # as ones and as zeros
-    measure("held", result["held_s"], unit="s")
+    measure("held", result["held_s"], unit="s", at_least=0.01)
 
 
-def _judge(result: Result, measure: Measure) -> None:
-    """Hold words, and how many were looked at, against their bounds."""
+def _judge(result: Result, measure: Measure, *, passes: int) -> None:
+    """Hold words, and how often each was looked at, against their bounds."""
     detail = ""
+    first = next((fault for fault in result["found"] if "offset" in fault), None)
     if result["wrong"]:
-        first = result["found"][0]
+        detail = "counted by the device, none of them could be located: it contradicts itself"
+    if result["wrong"] and first:
         detail = (
             f"first at offset {first['offset']} (address {first['address']}), pass "
             f"{first['phase']}: {first['got']} instead of {first['expected']}, bits "
             f"{first['bits']}; strides {result['strides']}"
         )
     measure("wrong words", result["wrong"], at_most=0, detail=detail)
-    measure("words compared", result["compared"], unit="words", at_least=1)
+    words = max(1, result["bytes"] // 8 * passes)
+    measure("words compared", result["compared"], unit="words", at_least=words)
     measure("tested", result["bytes"], unit="bytes", at_least=1)
     # What follows must hold for a planted fault too, which is looked for in a small region only:
     # the self-test is to fail because of the wrong words and of nothing else.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from nodeproof.checks import (
     COMPUTE,
     LONGER,
     Cause,
+    Device,
+    DeviceKind,
     Load,
     Measure,
     Plant,
@@ -22,6 +25,8 @@ from nodeproof.checks import (
 )
 
 _MAJORITY = 3  # devices, of which two can outvote one
+_BEGUN = {DeviceKind.CPU: 17, DeviceKind.GPU: 53}  # weights, and the data, that the host knows
+_SEEN = {DeviceKind.CPU: 261, DeviceKind.GPU: 2513}  # values of one run, of all its steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +84,18 @@ def _parted(own: list[str], other: list[str]) -> str:
     return "no value that both name"
 
 
+def _summary(trail: list[str]) -> str:
+    return hashlib.blake2b("\n".join(trail).encode(), digest_size=8).hexdigest()
+
+
 def _dissent(result: dict[str, Any]) -> dict[str, Any] | None:
     """Answer otherwise than every other device, whatever kind of device that is."""
     if result["devices"] < 2:
         return None
-    return {**result, "digest": "0" * 16, "golden": "", "asks": {}}
+    *before, last = result["trail"]
+    trail = [*before, f"{last.rpartition(' ')[0]} {'0' * 16}"]
+    asks = {"recipes": result["asks"]["recipes"]}  # which all kinds have in common
+    return {**result, "trail": trail, "digest": _summary(trail), "golden": "", "asks": asks}
 
 
 @check(
@@ -97,15 +109,21 @@ def _dissent(result: dict[str, Any]) -> dict[str, Any] | None:
         deadline_s=180,
     ),
     plant=(
-        Plant(args={"plant": "flip"}, breaks=("runs that differ",)),
+        Plant(
+            args={"plant": "flip"},
+            breaks=(
+                "runs that differ",
+                "losses that are no number",
+                "unlike the recorded answer",
+            ),
+        ),
         altered("repeats", runs=1),
         altered("digests compared", compared=0),
-        altered("losses that are no number", unfinite=1),
-        altered("unlike the recorded answer", golden="0" * 16),
+        altered("digests of a run", "answer unlike its digests", trail=[]),
         Plant(alter=_dissent, breaks=("witnesses against",)),
     ),
 )
-def test_training_step(result: Result, peers: Results, measure: Measure) -> None:
+def test_training_step(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """A device that computes one step in a thousand otherwise trains another model than you think.
 
     A small transformer is trained for a few steps from fixed weights on fixed data, again and again:
@@ -130,7 +148,15 @@ def test_training_step(result: Result, peers: Results, measure: Measure) -> None
         )
     measure("runs that differ", result["diverged"], at_most=0, detail=detail)
     measure("repeats", result["runs"] - 1, at_least=1)
-    measure("digests compared", result["compared"], at_least=1)
+    begun, seen = _BEGUN[device.kind], _SEEN[device.kind]
+    measure("digests of a run", len(result["trail"]), at_least=seen)
+    # The first run has nothing before it: only what it begins with is known.
+    measure("digests compared", result["compared"], at_least=begun + (result["runs"] - 1) * seen)
+    measure(
+        "answer unlike its digests",
+        int(_summary(result["trail"]) != result["digest"]),
+        at_most=0,
+    )
     measure(
         "losses that are no number",
         result["unfinite"],

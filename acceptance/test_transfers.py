@@ -26,6 +26,11 @@ from nodeproof.checks import (
 
 _DIRECTIONS = {"h2d": "host to device", "d2h": "device to host", "d2d": "device to device"}
 _SHOWN = 4  # places with wrong bytes that a summary names; the results file has more
+_UNDESCRIBED = "none of them could be described: the comparison counts what it cannot find again"
+_COPIES = {"odd": 31, "shifted": 1, "aligned": 1, "together": 4}  # of each way in a round
+_ODD_BYTES = 98_679  # of all odd copies together
+_LARGE = 0.9  # of the arena, the least that the large copies of a round cover
+_ARENA_GPU, _ARENA_CPU = 64 << 20, 1 << 19  # bytes
 _PAUSE_S = 2.0  # a worker beats twice a second; one that was silent for longer did not run
 
 
@@ -53,16 +58,17 @@ class Rates:
         deadline_s=120,
     ),
     plant=(
-        Plant(args={"plant": "flip"}, breaks=("wrong bytes",)),
-        Plant(args={"plant": "stale"}, breaks=("wrong bytes",)),
-        altered("damaged expectation", reference_wrong=1),
+        Plant(args={"plant": "flip"}, breaks=("wrong bytes", "damaged expectation")),
+        Plant(args={"plant": "stale"}, breaks=("wrong bytes", "damaged expectation")),
+        altered("kinds of copies", "copied in each kind", flown={}),
+        altered("arena", arena=0),
         # Rates are held against a limit only where a spec gives one.
         altered(
             "checked", checked=dict.fromkeys(_DIRECTIONS, 0), gbs=dict.fromkeys(_DIRECTIONS, -1.0)
         ),
     ),
 )
-def test_copies(result: Result, measure: Measure, limits: Rates) -> None:
+def test_copies(device: Device, result: Result, measure: Measure, limits: Rates) -> None:
     """A copy that arrives wrong turns good data into bad before anything is computed with it.
 
     Host to device, device to host and inside the device, from pinned and pageable memory, in odd
@@ -78,7 +84,10 @@ def test_copies(result: Result, measure: Measure, limits: Rates) -> None:
     rate), and on a processor "device" is other memory of the same process. No wrong byte in N bytes
     checked: fewer than 3/N of the bytes are wrong at 95 % confidence, in this way of copying.
     """
-    detail = "; ".join(_place(entry) for entry in result["found"][:_SHOWN])
+    found = [entry for entry in result["found"] if entry["region"] != "base"]
+    detail = "; ".join(_place(entry) for entry in found[:_SHOWN])
+    if result["wrong"] and not found:
+        detail = _UNDESCRIBED
     measure("wrong bytes", result["wrong"], at_most=0, detail=detail)
     measure(
         "damaged expectation",
@@ -86,17 +95,55 @@ def test_copies(result: Result, measure: Measure, limits: Rates) -> None:
         at_most=0,
         detail="the device makes other data than the host of the same hash, or has lost it",
     )
+    gpu = device.kind is DeviceKind.GPU
+    arena, rounds = result["arena"], max(result["rounds"], 1)
+    measure("arena", arena, unit="bytes", at_least=_ARENA_GPU if gpu else _ARENA_CPU)
+    shares = {
+        f"{way}, {kind}": [
+            done / (due * rounds)
+            for done, due in zip(
+                result["flown"].get(way, {}).get(kind, (0, 0)),
+                (copies, _ODD_BYTES if kind == "odd" else _LARGE * arena),
+                strict=True,
+            )
+        ]
+        for way, kind, copies in _due(gpu=gpu)
+        if arena
+    } or {"every way": [0.0, 0.0]}
+    for name, which in (("kinds of copies", 0), ("copied in each kind", 1)):
+        least = min(shares, key=lambda each: shares[each][which])
+        measure(
+            name,
+            shares[least][which],
+            at_least=1,
+            detail=f"share of what is due in each round, the least of all: {least}",
+            cause=Cause.ENVIRONMENT,
+        )
     checked = [result["checked"][direction] for direction in _DIRECTIONS]
     measure(
         "checked",
         min(checked),
         unit="bytes",
-        at_least=1,
+        at_least=max(len(_COPIES) * arena * rounds, 1),
         detail="the least of the three directions",
     )
     for direction, name in _DIRECTIONS.items():
         floor: float = getattr(limits, f"{direction}_gbs")
         measure(name, result["gbs"][direction], unit="GB/s", at_least=floor or None)
+
+
+def _due(*, gpu: bool) -> list[tuple[str, str, int]]:
+    """Way, kind and number of the copies that every round has."""
+    memories = ("pinned", "pageable") if gpu else ("pageable",)
+    ends = {"h2d": memories, "d2h": memories, "d2d": ("device",)}
+    return [
+        (f"{direction} {memory}", kind, copies)
+        for direction, ways in ends.items()
+        for memory in ways
+        for kind, copies in _COPIES.items()
+        # All at once go those of the first memory only.
+        if kind != "together" or memory == ways[0]
+    ]
 
 
 def _place(entry: Mapping[str, Any]) -> str:
@@ -188,7 +235,8 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
         "wrong bytes",
         sum(result["wrong"] for _, result in results),
         at_most=0,
-        detail="; ".join(_message(entry, by_rank) for entry in found[:_SHOWN]),
+        detail="; ".join(_message(entry, by_rank) for entry in found[:_SHOWN])
+        or (_UNDESCRIBED if any(result["wrong"] for _, result in results) else ""),
     )
     measure(
         "checked",

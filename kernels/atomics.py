@@ -53,9 +53,9 @@ def totals(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
 
     With `plant="lost"` one update of each case is left out of what the device gets, with
     `plant="twice"` one is there twice (where that changes a total). Returns `wrong` (totals),
-    `found`, `planted`, `host`, `updates`, `checked_totals`, `cases`, `rounds`, `updates_per_s` and
-    `loaded_s`. Raises `ValueError` for an unknown plant, `RuntimeError` where the device can't do
-    an operation or gives totals of another shape or type.
+    `found`, `planted`, `host`, `updates`, `checked_totals`, `cases` {case: {updates, totals}},
+    `rounds`, `updates_per_s` and `loaded_s`. Raises `ValueError` for an unknown plant,
+    `RuntimeError` where the device can't do an operation or gives totals of another shape or type.
     """
     known(plant, *PLANTS)
     torch.set_num_threads(context.threads)
@@ -77,7 +77,7 @@ def totals(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
         "planted": seen.planted,
         "updates": seen.updates,
         "checked_totals": seen.checked,
-        "cases": [f"{c.operation} {c.dtype} {'many' if c.many else 'few'}" for c in CASES],
+        "cases": seen.cases,
         "rounds": done,
         "updates_per_s": seen.updates / watch.spent,
         "loaded_s": watch.spent,
@@ -103,6 +103,7 @@ class Tally:
         self._seed, self._id, self._device = context.seed, context.device_id, device
         self.updates = 0
         self.checked = 0
+        self.cases: dict[str, dict[str, int]] = {}
         self.wrong = 0
         self.found: list[dict[str, Any]] = []
         self.planted: list[dict[str, Any]] = []
@@ -115,17 +116,27 @@ class Tally:
         updates = draw(case, SIZES[kind], seed=self._seed, tag=tag)
         expected = updates.come_to()
         given = self._repeated(updates)
-        for _ in range(1 if plant else _LAUNCHES[kind]):
-            right = self._compare(case, number, expected, given, None)
-        if not plant or (plant == "twice" and not case.operation.sums):
-            return
+        place, right = None, np.ones(len(expected), bool)
+        shows = bool(plant) and (plant == "lost" or case.operation.sums)
+        # One comparison for both, so that none can be left out that no planted fault misses.
+        for planted in (False, True) if shows else (False,):
+            if planted:
+                given, place = self._plant(updates, number, expected, right, tag, plant=plant)
+            for _ in range(1 if plant else _LAUNCHES[kind]):
+                right = self._compare(case, number, expected, given, place)
+
+    def _plant(
+        self, updates: Updates, number: int, expected: Any, right: Any, tag: str, *, plant: str
+    ) -> tuple[tuple[Any, Any], int]:
+        """Return updates of which one is lost or doubled, where all was `right`, and its address."""
+        case = updates.case
         draws = words(self._seed, f"{tag} {self._id}", 1, PLACES)[0].tolist()
         drawn = [updates.deciding(each) for each in draws[: 1 if right.all() else PLACES]]
         update = sound(drawn, lambda each: right[updates.place(each)])
         place = updates.place(update)
         index, value, got = updates.altered(update, plant=plant)
         self.planted.append(_described(case, number, place, int(expected[place]), got))
-        self._compare(case, number, expected, self._moved(case, index, value), place)
+        return self._moved(case, index, value), place
 
     def _compare(
         self, case: Case, number: int, expected: Any, given: tuple[Any, Any], place: int | None
@@ -145,6 +156,10 @@ class Tally:
         right = bits == wanted
         self.updates += len(given[0])
         self.checked += width
+        name = f"{case.operation} {case.dtype} {'many' if case.many else 'few'}"
+        done = self.cases.setdefault(name, {"updates": 0, "totals": 0})
+        done["updates"] += len(given[0])
+        done["totals"] += width
         wrong = np.flatnonzero(~right).tolist()
         self.wrong += len(wrong)
         if wrong and place is None and self.host is None:

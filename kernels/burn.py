@@ -113,6 +113,7 @@ def _window(load: FullLoad, window_s: float, *, stall_to: float, flip: bool) -> 
 
 def _size(device: Any, context: Context) -> int:
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what earlier work in this process holds is not in use
         free, _ = torch.cuda.mem_get_info(device)
         return 8192 if free >= _GPU_NEED else 4096
     # Some 10 ms for each product, whatever the number of threads.

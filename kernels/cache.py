@@ -38,7 +38,7 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
     `plant="flip"` one bit is flipped before each sweep of the first round. Returns `wrong` (words),
     `found`, `planted`, `host` (of a wrong word: whether the host makes it right), `cache_bytes` (0
     if a processor does not say), `bytes` (of the working set: everything that is touched),
-    `cells_bytes` (of what is compared), `verified_bytes`, `rounds`, `sweeps`, `gb_per_s` (verified)
+    `cells_bytes` (of what is compared), `verified_bytes`, `values` {value of the bits: bytes verified}, `rounds`, `sweeps`, `gb_per_s` (verified)
     and `loaded_s`. Raises `ValueError` for an unknown plant, `RuntimeError` for a GPU that does not
     say how large its cache is.
     """
@@ -65,6 +65,7 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "bytes": int(cells.bytes * _BUFFERS),
         "cells_bytes": cells.bytes,
         "verified_bytes": cells.verified,
+        "values": cells.values,
         "rounds": done,
         "sweeps": done * _SWEEPS,
         "gb_per_s": cells.verified / watch.spent / 1e9,
@@ -135,6 +136,7 @@ class Cells:
         self._differs = torch.empty((rows, row), dtype=torch.bool, device=device)
         self.bytes = rows * row * WORD
         self.verified = 0
+        self.values = {"as written": 0, "inverted": 0}
         self.wrong = 0
         self.found: list[dict[str, Any]] = []
         self.planted: list[dict[str, Any]] = []
@@ -183,6 +185,7 @@ class Cells:
         torch.ne(self._got, self._expected, out=self._differs)
         wrong = int(torch.count_nonzero(self._differs))
         self.verified += self.bytes
+        self.values["inverted" if inverted else "as written"] += self.bytes
         if not wrong:
             return
         self.wrong += wrong

@@ -149,6 +149,10 @@ class DeviceData(Data):
         weights.mul_(2).add_(1).mul_(self._base)
         return unsigned(int(weights.sum()))
 
+    def flip(self, index: int, bit: int) -> None:
+        """Flip one bit of what all data is derived from: a planted fault."""
+        self._base[index] = self._base[index] ^ signed(1 << bit)
+
     @property
     def _scratch(self) -> Any:
         return self._out
@@ -159,11 +163,41 @@ class DeviceData(Data):
         return torch.add(torch.tensor(signed(plus)), base, alpha=signed(factor), out=out)
 
 
-def damage(host: HostData, device: DeviceData) -> int:
-    """Count in how many respects the two sides' data differ: words of a sample, and the digest."""
-    places = words(host.seed, f"{_TAG} sample", _SAMPLE, 1)[:, 0] % np.uint32(host.arena // WORD)
-    differ = sum(host.word(int(place)) != device.word(int(place)) for place in places)
-    return differ + int(host.digest() != device.digest())
+def sample(host: HostData) -> list[int]:
+    """Return which words of the device's data are held against the host's one by one."""
+    drawn = words(host.seed, f"{_TAG} sample", _SAMPLE, 1)[:, 0] % np.uint32(host.arena // WORD)
+    return sorted({int(place) for place in drawn})
+
+
+def damage(host: HostData, device: DeviceData) -> list[dict[str, Any]]:
+    """Say in what respects the two sides' data differ: words of a sample, and the digest of all."""
+    pairs = [(str(place), host.word(place), device.word(place)) for place in sample(host)]
+    pairs.append(("all", host.digest(), device.digest()))
+    return [damaged(name, wanted, seen) for name, wanted, seen in pairs if wanted != seen]
+
+
+def damaged(name: str, expected: int, got: int) -> dict[str, Any]:
+    """One respect in which the device's data are not the host's: a word, or "all" by the digest."""
+    return {
+        "region": "base",
+        "word": name,
+        "expected": f"{expected:#018x}",
+        "got": f"{got:#018x}",
+        "xor": f"{expected ^ got:#018x}",
+    }
+
+
+def strike(
+    host: HostData, device: DeviceData, place: int, bit: int, *, into: list[dict[str, Any]]
+) -> None:
+    """Flip one bit of the device's data, and note in `into` what `damage` has to say of it."""
+    right = host.word(place)
+    struck = right ^ 1 << bit
+    device.flip(place, bit)
+    if place in sample(host):
+        into.append(damaged(str(place), right, struck))
+    digest = host.digest()
+    into.append(damaged("all", digest, unsigned(digest + (2 * place + 1) * (struck - right))))
 
 
 def odd(number: int) -> tuple[Piece, ...]:

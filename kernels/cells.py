@@ -16,6 +16,7 @@ import torch
 
 from nodeproof.kernels.bits import signed
 from nodeproof.kernels.draws import key, long_words, words
+from nodeproof.kernels.faults import sound
 from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
 
 _WINDOWS = 2  # a processor's random words are this many blocks long
@@ -76,13 +77,27 @@ class Pattern:
         value = int(pair[0]) << 32 | int(pair[1])
         return (value ^ self.mask(block, inverted=inverted)) & ALL_BITS
 
-    def damage(self) -> int:
-        """Words of the random ones, in either polarity, that are no longer what they were made as."""
+    def damage(self) -> dict[str, int]:
+        """Words that are no longer what they were made as, by the polarity that is stored."""
+        return {
+            name: int(torch.count_nonzero(now.cpu() != was)) for name, now, was in self._stored()
+        }
+
+    def spoil(self, draws: list[list[int]]) -> list[str]:
+        """Flip one bit of each polarity, when no more is to be verified; return their names."""
+        spoilt = []
+        for name, now, was in self._stored():
+            drawn = ((at % now.numel(), bit % 64) for at, bit in draws)
+            at, bit = sound(drawn, lambda d, now=now, was=was: int(now[d[0]]) == int(was[d[0]]))  # type: ignore[misc]
+            now[at] = now[at] ^ signed(1 << bit)
+            spoilt.append(name)
+        return spoilt
+
+    def _stored(self) -> list[tuple[str, Any, Any]]:
+        """Each polarity on the device: its name, what is stored, and what it was made as."""
         fresh = torch.from_numpy(self._derive())
-        wrong = int(torch.count_nonzero(self.base.cpu() != fresh))
-        if self._windowed:
-            wrong += int(torch.count_nonzero(self._inverse != ~fresh))
-        return wrong
+        stored = [("as made", self.base, fresh)]
+        return [*stored, ("inverted", self._inverse, ~fresh)] if self._windowed else stored
 
     def _start(self, block: int) -> int:
         return (self._turn * block + self._first) % self._block if self._windowed else 0

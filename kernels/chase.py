@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from nodeproof.kernels.faults import KEEP, known
 from nodeproof.kernels.lanes import (
     Chain,
     Fault,
+    HostError,
     Ledger,
     Loaded,
     described,
@@ -67,8 +68,8 @@ def chase(
 
     `path` is "triton" or "torch", "" for Triton on a GPU of NVIDIA and torch elsewhere. With
     `plant="flip"` each chain gets its planted faults first (`Chain.faults`). Returns `wrong`
-    (lanes, after segments), `found`, `planted`, `path`, `chains`, `passes`, `operations`, `units`
-    and `units_covered` (multiprocessors, and those that were seen to answer; torch does not say
+    (lanes, after segments), `found`, `planted`, `path`, `chains` (names of those that were compared
+    in every round), `proven` (lanes whose end the host found in two ways), `rounds`, `passes`, `operations`, `units` and `units_covered` (multiprocessors, and those that were seen to answer; torch does not say
     which did, so there the device is one), `wrong_by_unit`, `loaded_s`, `gops` and `versions`.
     Raises `ValueError` for an unknown plant or path, `RuntimeError` without Triton where it is
     needed and where the host contradicts itself.
@@ -84,17 +85,16 @@ def chase(
     ledger = Ledger()
     runner = Registers(device, context) if path == "triton" else Steps(shape)
     clock = _Clock(context, ledger, seconds)
-    names: list[str] = []
-    while not names or clock.spent < seconds:
+    while not clock.epochs or clock.spent < seconds:
         seed = context.seed + clock.epochs
         chains = make(seed, shape, path == "triton")
         for chain in chains:
-            chain.prove(seed)
+            ledger.proven += chain.prove(seed)
         loads = [load(chain, device) for chain in chains]
-        if not names:
-            names = [chain.name for chain in chains]
+        if not clock.epochs:
             for loaded in loads:
                 if plant:
+                    _doubt(loaded.chain, seed)
                     _plant(loaded, runner, ledger, context)
                 # Compiles, and is compared like any other, but not timed.
                 runner.run(loaded, ledger)
@@ -104,7 +104,9 @@ def chase(
         "found": ledger.found,
         "planted": ledger.planted,
         "path": path,
-        "chains": names,
+        "chains": [name for name, runs in ledger.runs.items() if runs > clock.rounds],
+        "proven": ledger.proven,
+        "rounds": clock.rounds,
         "epochs": clock.epochs,
         "passes": ledger.passes,
         "operations": ledger.operations,
@@ -120,12 +122,12 @@ def show(work: Callable[..., dict[str, Any]]) -> None:
     context = alone.context()
     clean = work(context)
     if clean["wrong"]:
-        raise SystemExit(f"{clean['wrong']} wrong: {clean['found'][0]}")
+        raise SystemExit(f"{clean['wrong']} wrong: {clean['found'][:1]}")
     alone.caught(work(context, plant="flip"))
     print(f"{', '.join(clean['chains'])} by {clean['path']}: exact, planted faults caught")
     timed = work(context, seconds=2.0)
     if timed["wrong"]:
-        raise SystemExit(f"{timed['wrong']} wrong while timing: {timed['found'][0]}")
+        raise SystemExit(f"{timed['wrong']} wrong while timing: {timed['found'][:1]}")
     print(f"{timed['gops']:.3f} Gop/s, {timed['units_covered']} of {timed['units']} units")
 
 
@@ -139,6 +141,7 @@ class _Clock:
         self._done = 0
         self.spent = 0.0
         self.epochs = 0
+        self.rounds = 0
 
     def epoch(self, do: Callable[[], None], lasts: float) -> None:
         """Repeat `do` until the epoch or the whole time is over, but once at least."""
@@ -148,6 +151,7 @@ class _Clock:
             before, begun = self._ledger.operations, time.perf_counter()
             do()
             self.spent += time.perf_counter() - begun
+            self.rounds += 1
             self._done += self._ledger.operations - before
             self._watch.tell(gops=self.gops, wrong=self._ledger.wrong)
             if self.spent >= min(until, self._seconds):
@@ -162,6 +166,19 @@ class _Clock:
 def _round(loads: list[Loaded], runner: Steps | Registers, ledger: Ledger) -> None:
     for loaded in loads:
         runner.run(loaded, ledger)
+
+
+def _doubt(chain: Chain, seed: int) -> None:
+    """Have the host contradict itself, which it has to notice."""
+    marks = chain.marks.copy()
+    marks[1:] ^= marks.dtype.type(1)
+    try:
+        replace(chain, marks=marks).prove(seed)
+    except HostError:
+        return
+    raise RuntimeError(
+        f"a wrong answer to {chain.name} was taken for a known one: the host does not check itself"
+    )
 
 
 def _plant(loaded: Loaded, runner: Steps | Registers, ledger: Ledger, context: Context) -> None:

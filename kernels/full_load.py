@@ -31,6 +31,8 @@ class FullLoad:
             for seed in (context.seed, context.seed + 1)
         ]
         self._prover = Prover(seed=context.seed, device_id=context.device_id)
+        self._asked = 0
+        self._compared: set[int] = set()  # seeds of sets
 
     @property
     def flipped(self) -> int:
@@ -44,15 +46,23 @@ class FullLoad:
 
     def multiply(self, *, flip: bool = False) -> float:
         """Do the next product and compare it, with one bit flipped before; return its operations."""
-        loaded = self._loads[self._prover.products % len(self._loads)]
+        loaded = self._loads[self._asked % len(self._loads)]
+        self._asked += 1
         self._prover.prove(loaded, flip=flip, spoil=False)
+        self._compared.add(loaded.operands.seed)
         return loaded.operations
 
     def report(self) -> dict[str, Any]:
-        """Return what `Prover.report` gives and `size`, `dtype`, `families`, `flags`, `versions`."""
+        """Return what `Prover.report` gives and what was multiplied.
+
+        That is `asked` (products), `sets` (of operands, whose products were compared), `size`,
+        `dtype`, `families`, `flags` and `versions`.
+        """
         first = self._loads[0]
         return {
             **self._prover.report(),
+            "asked": self._asked,
+            "sets": len(self._compared),
             "size": first.size,
             "dtype": first.operands.dtype,
             "families": [{**first.operands.facts(), "output": first.output}],

@@ -54,9 +54,9 @@ def exact(
 
     `size` is the number of rows and columns, 0 for what suits the device. With `plant="flip"` one
     bit is flipped in each of the first two products of each family. Returns what `Prover.report`
-    gives and `families` (the certificates), `size`, `rounds` (products of each family, each with
-    the next lane in those of one term), `flags`, `versions`, `loaded_s` and `tflops` (over wall
-    time, comparing included). Raises `ValueError` for an unknown dtype or plant, `RuntimeError`
+    gives and `families` (the certificates), `proved` (families whose products were compared),
+    `size`, `rounds` (products of each family, each with the next lane in those of one term),
+    `flags`, `versions`, `loaded_s` and `tflops` (over wall time, comparing included). Raises `ValueError` for an unknown dtype or plant, `RuntimeError`
     where the device cannot do the product.
     """
     known(plant, "flip")
@@ -65,11 +65,13 @@ def exact(
     loads = _loads(device, context, dtype, size)
     prover = Prover(seed=context.seed, device_id=context.device_id)
     operations, done = 0.0, 0
+    proved: set[Family] = set()
     watch = Stopwatch(context, seconds)
     while done < _ROUNDS or watch.spent < seconds:
         for loaded in loads:
             lanes = done % loaded.operands.depth if loaded.operands.family is Family.OUTER else 0
             prover.prove(turned(loaded, lanes), flip=plant == "flip" and done < _ROUNDS)
+            proved.add(loaded.operands.family)
             operations += loaded.operations
         done += 1
         watch.tell(tflops=operations / watch.read() / 1e12, done=watch.share)
@@ -78,6 +80,7 @@ def exact(
         "dtype": dtype,
         "size": loads[0].size,
         "rounds": done,
+        "proved": sorted(proved),
         "families": [{**loaded.operands.facts(), "output": loaded.output} for loaded in loads],
         "flags": {**flags, "tf32_in_its_products": dtype == "tfloat32"},
         "versions": about(device),

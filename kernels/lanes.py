@@ -8,6 +8,7 @@ whatever was wrong is put right, so that each fault is reported once, unless it 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +94,9 @@ class Chain(ABC):
         """What a lane has to hold at a mark."""
         return tuple(int(word) for word in self.marks[mark, :, lane])
 
-    def prove(self, seed: int) -> None:
-        """Work out some lanes again. Raises `HostError` where that leads elsewhere."""
+    def prove(self, seed: int) -> int:
+        """Work out some lanes again, and count them. `HostError` where that leads elsewhere."""
+        proven = 0
         for draw in words(seed, f"again {self.name}", _AGAIN, 2).tolist():
             segment, lane = draw[0] % self.segments, draw[1] % self.lanes
             again = self.replay(lane, self.at(segment, lane), self.steps)
@@ -104,6 +106,8 @@ class Chain(ABC):
                     "host itself may compute wrongly: test its processor and memory before it "
                     "judges a device"
                 )
+            proven += 1
+        return proven
 
     def flipped(self, fault: Fault) -> State:
         """What the lane of a fault has to hold at the end of its segment."""
@@ -143,7 +147,9 @@ class Ledger:
     """What was compared and what was wrong. One for each call of a work."""
 
     def __init__(self) -> None:
+        self.proven = 0  # lanes of which the host found the end in two ways
         self.passes = 0
+        self.runs: Counter[str] = Counter()  # by chain: passes of one launch are one run
         self.operations = 0
         self.wrong = 0
         self.found: list[dict[str, Any]] = []
@@ -161,6 +167,7 @@ class Ledger:
         """Count passes of which every lane was compared after every segment."""
         steps = chain.segments * chain.steps * passes
         self.passes += passes
+        self.runs[chain.name] += 1
         self.operations += chain.operations * steps * chain.lanes * copies
 
 

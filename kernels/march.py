@@ -68,6 +68,7 @@ class March(Mismatches):
         shape = (-1, *(values,) * (digits - 1))
         self._views = [(piece, piece.cells.view(shape)) for piece in self.pieces]
         self.read = 0  # bytes
+        self.turned = 0  # elements that were read from the last block to the first
 
     def march(
         self, digit: int, background: int, before: Callable[[Element], None] = lambda _: None
@@ -83,6 +84,7 @@ class March(Mismatches):
         for element in ELEMENTS:
             before(element)
             phase = named(digit, background, element)
+            offsets: list[int] = []
             for block in reversed(blocks) if element.downwards else blocks:
                 expected = states[element.reads]
                 if bool((block.cells != expected).any()):
@@ -90,7 +92,9 @@ class March(Mismatches):
                 if element.writes is not None:
                     block.cells.fill_(states[element.writes])
                 self.read += block.cells.numel() * WORD
+                offsets.append(block.offset)
                 yield self.read
+            self.turned += offsets == sorted(offsets, reverse=True) != sorted(offsets)
 
     def _blocks(self, digit: int) -> Iterator[Block]:
         for piece, view in self._views:
@@ -114,7 +118,7 @@ def march(
     stripes over the blocks of the first digit: faults inside a word do not depend on the order of
     words. With `plant="flip"` one bit is flipped before a drawn element of each march. Returns
     `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `marches`,
-    `gb_per_s` (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises
+    `programme` (marches that differ), `turned` (elements that went downwards), `gb_per_s` (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises
     `ValueError` for a share or size that is none, `RuntimeError` where that much memory cannot be
     had.
     """
@@ -136,15 +140,16 @@ def march(
     programme = [*((d, SOLID) for d in range(digits)), *((0, stripe) for stripe in STRIPES)]
     meter = Meter(context)
     planted: list[dict[str, Any]] = []
-    begun, rounds = time.perf_counter(), 0
+    marched: set[tuple[int, int]] = set()
+    begun, rounds, marches = time.perf_counter(), 0, 0
     while not rounds or time.perf_counter() - begun < seconds:
         for number, (digit, background) in enumerate(programme):
-            steps = over.march(digit, background)
-            if plant and not rounds:
-                fault = _Fault(over, context, number, background, planted)
-                steps = over.march(digit, background, fault.strike)
-            meter.follow("marching", steps, over.bytes)
+            fault = _Fault(over, context, number, background, planted)
+            strike = fault.strike if plant and not rounds else _spare
+            meter.follow("marching", over.march(digit, background, strike), over.bytes)
             finish(taken)
+            marched.add((digit, background))
+            marches += 1
         rounds += 1
     spent = time.perf_counter() - begun
     return {
@@ -154,11 +159,17 @@ def march(
         "compared": over.read // WORD,
         "strides": over.strides(),
         "rounds": rounds,
-        "marches": rounds * len(programme),
+        "marches": marches,
+        "programme": len(marched),
+        "turned": over.turned,
         "gb_per_s": over.read / spent / 1e9,
         "loaded_s": spent,
         **taken.facts(),
     }
+
+
+def _spare(_: Element) -> None:
+    """Plant nothing before an element."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def pattern(
 
     On a processor `cpu_share` is of what all devices under test may take together; on a GPU
     `gpu_share` is of what is free. With `plant="flip"` a small region is taken and one bit is
-    flipped before each kind of pass. When the memory is filled an event `memory.filled` says where
+    flipped before each kind of pass, and in the pattern after the last. When the memory is filled an event `memory.filled` says where
     it is. Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`,
     `reference_wrong` (words of the pattern itself), `bytes`, `asked` (bytes), `share` (of what was
     free, over all devices), `share_of_total`, `free_of_total`, `passes`, `path` ("fused" or
@@ -40,23 +40,21 @@ def pattern(
     meter = Meter(context)
     planted = []
     begun, passes = time.perf_counter(), 0
-    while passes < _PASSES or time.perf_counter() - begun < seconds:
+    last = False
+    while not last:
+        last = passes >= _PASSES and time.perf_counter() - begun >= seconds
         odd = passes % 2 == 1  # what odd passes read, even ones have inverted
-        phase = "backwards" if odd else "forwards"
-        if plant and passes < _PASSES:
+        phase = "last" if last else "backwards" if odd else "forwards"
+        if plant and (last or passes < _PASSES):
             planted.append(flip(context, sweep, phase, inverted=odd))
-        meter.follow(phase, sweep.verify(phase, inverted=odd, backwards=odd), sweep.bytes)
+        steps = sweep.verify(phase, inverted=odd, backwards=odd and not last, invert=not last)
+        meter.follow(phase, steps, sweep.bytes)
         finish(taken)  # or the time would be that of asking, not of doing
         passes += 1
-    odd = passes % 2 == 1
-    if plant:
-        planted.append(flip(context, sweep, "last", inverted=odd))
-    meter.follow("last", sweep.verify("last", inverted=odd, invert=False), sweep.bytes)
-    finish(taken)
     spent = time.perf_counter() - begun
     return {
-        **outcome(taken, sweep, planted),
-        "passes": passes + 1,
+        **outcome(context, taken, sweep, planted),
+        "passes": passes,
         "gb_per_s": sweep.verified / spent / 1e9,
         "loaded_s": spent,
     }
@@ -94,15 +92,15 @@ def filled(
     return taken, sweep
 
 
-def outcome(taken: Claim, sweep: Sweep, planted: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a work that has swept memory returns of it."""
+def outcome(
+    context: Context, taken: Claim, sweep: Sweep, planted: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What a work that has swept memory returns of it, when it sweeps no more."""
     return {
         "wrong": sweep.wrong,
-        "found": sweep.found,
-        "planted": planted,
+        **reference(context, sweep, planted),
         "compared": sweep.verified // WORD,
         "strides": sweep.strides(),
-        "reference_wrong": sweep.pattern.damage(),
         "path": sweep.path,
         **taken.facts(),
     }
@@ -116,6 +114,24 @@ def flip(context: Context, sweep: Sweep, phase: str, *, inverted: bool) -> dict[
         lambda place: sweep.word(place) == sweep.wanted(place, inverted=inverted),
     )
     return sweep.flip(offset, drawn[0][2] % 64, phase, inverted=inverted)
+
+
+def reference(context: Context, sweep: Sweep, planted: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the pattern itself is as it was made, after the last sweep.
+
+    Where faults were planted, one is planted in each polarity of the pattern too. Returns `planted`
+    and `found`, with which polarity is damaged at their ends, and `reference_wrong` (words).
+    """
+    spoilt = []
+    if planted:
+        drawn = words(context.seed, f"memory pattern {context.device_id}", PLACES, 2).tolist()
+        spoilt = sweep.pattern.spoil(drawn)
+    damage = sweep.pattern.damage()
+    return {
+        "planted": planted + [{"pattern": name} for name in spoilt],
+        "found": sweep.found + [{"pattern": name} for name, wrong in damage.items() if wrong],
+        "reference_wrong": sum(damage.values()),
+    }
 
 
 class Meter:
@@ -155,7 +171,8 @@ def fused_kernel(device: Any) -> Any:
         module = importlib.import_module("nodeproof.kernels.memory_triton")
     except ImportError:  # a build of torch without Triton; slower, and compares the same bits
         return None
-    return module if module.usable(device) else None
+    block = words_of_block(device, fused=True)
+    return module if module.usable(device, block) else None
 
 
 def main() -> None:

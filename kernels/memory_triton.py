@@ -7,21 +7,33 @@ Needs Triton, which comes with torch's CUDA builds. With TRITON_INTERPRET=1 it r
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError as error:
+    if __name__ == "__main__":
+        raise SystemExit(
+            f"not tested: Triton can't be imported ({error}): install the triton package that "
+            "belongs to this torch"
+        ) from None
+    raise
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.cells import Pattern, Sweep
 from nodeproof.kernels.mismatches import WORD, Block
+from nodeproof.kernels.place import NoPlaceError, place
 
 TILE = 2048  # words that a program holds: 16 for each of its threads
 _GROUP = 64  # blocks of one launch
 _ROWS = 8  # programs that share the blocks of a launch, for each tile
 _WARPS = 4
+_ALIKE = 16  # Triton compiles anew for numbers that are multiples of it
 
 
 class Verifier:
@@ -65,12 +77,22 @@ class Verifier:
         return wrong
 
 
-def usable(device: Any) -> bool:
-    """Whether the kernel can be compiled and run here; it needs a C compiler at first use."""
-    pattern = Pattern(seed=0, block=TILE, device=device, windowed=False)
-    cells = pattern.expected(Block(offset=0, cells=pattern.base), inverted=False).clone()
+def usable(device: Any, block: int) -> bool:
+    """Whether the kernels for blocks of so many words can be compiled and run here.
+
+    Triton makes one for each of what follows, and needs a C compiler at first use.
+    """
+    pattern = Pattern(seed=0, block=block, device=device, windowed=False)
     try:
-        Verifier(pattern, 1)([Block(offset=0, cells=cells)], inverted=False, invert=True).item()
+        cells = pattern.base.repeat(_ALIKE)
+        verifier = Verifier(pattern, _ALIKE)
+        blocks = [
+            Block(offset=0, number=n, cells=cells[n * block : (n + 1) * block])
+            for n in range(_ALIKE)
+        ]
+        for part in (blocks[:1], blocks[:2], blocks):  # one, some, and a multiple of sixteen
+            for invert in (True, False):
+                verifier(part, inverted=False, invert=invert).item()
     except Exception:  # noqa: BLE001  Triton raises whatever its compiler, linker and driver do
         return False
     return True
@@ -127,8 +149,13 @@ def compiled(capability: int) -> str:
 def main() -> None:
     """Prove that each planted bit is counted, then say how fast memory is verified."""
     context = alone.context()
-    device = torch.device(context.torch_device)
+    device = place(context)
     gpu = device.type == "cuda"
+    if not gpu and os.environ.get("TRITON_INTERPRET") != "1":
+        raise NoPlaceError(
+            "this machine has no GPU that torch can use: set TRITON_INTERPRET=1 to run the kernel on "
+            "the processor"
+        )
     block, blocks = (1 << 19, 2048) if gpu else (TILE, 16)
     pattern = Pattern(seed=context.seed, block=block, device=device, windowed=False)
     cells = torch.empty(block * blocks, dtype=torch.int64, device=device)
@@ -155,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    alone.run(main)

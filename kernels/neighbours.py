@@ -48,7 +48,7 @@ class Neighbours(Mismatches):
                     )
                 )
         self._expected = torch.empty_like(self._blocks[0].cells)
-        self.read = 0  # bytes
+        self.read = self.written = 0  # bytes; written are those of the words that are not kept
 
     def disturb(self, turn: int) -> Iterator[int]:
         """Write every twentieth word, and then all the others twice with its complement.
@@ -66,6 +66,7 @@ class Neighbours(Mismatches):
                 rows = block.cells.view(-1, STEP)
                 rows[:, :kept].fill_(other)
                 rows[:, kept + 1 :].fill_(other)
+                self.written += (rows.numel() - rows.shape[0]) * WORD
                 yield block.number
 
     def verify(self, turn: int) -> Iterator[int]:
@@ -114,8 +115,8 @@ def neighbours(
 
     A round is forty turns, so that every word is kept twice, with opposite bits. With
     `plant="flip"` a bit of a kept word is flipped in one turn and a bit of another in the next.
-    Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `gb_per_s`
-    (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises `ValueError`
+    Returns `wrong` (words), `found`, `planted`, `compared` (words), `strides`, `rounds`, `kept` (which
+    of twenty words, times two), `disturbed` (words written beside kept ones), `gb_per_s` (read), `loaded_s` and how much was tested of what, as `Claim.facts` has it. Raises `ValueError`
     for a share or size that is none, `RuntimeError` where that much memory cannot be had.
     """
     known(plant, "flip")
@@ -136,6 +137,7 @@ def neighbours(
     struck = drawn[0][0] % (TURNS - 1) if plant else -2
     meter = Meter(context)
     planted = []
+    kept: set[tuple[int, int]] = set()
     begun, rounds = time.perf_counter(), 0
     while not rounds or time.perf_counter() - begun < seconds:
         for turn in range(rounds * TURNS, (rounds + 1) * TURNS):
@@ -146,6 +148,7 @@ def neighbours(
                 planted.append(over.flip(drawn[PLACES + 1 :], turn, kept=False))
             meter.follow("verifying", over.verify(turn), over.bytes)
             finish(taken)
+            kept.add((_kept(turn), turn % 2))
         rounds += 1
     spent = time.perf_counter() - begun
     return {
@@ -155,6 +158,8 @@ def neighbours(
         "compared": over.read // WORD,
         "strides": over.strides(),
         "rounds": rounds,
+        "kept": len(kept),
+        "disturbed": over.written // WORD,
         "gb_per_s": over.read / spent / 1e9,
         "loaded_s": spent,
         **taken.facts(),

@@ -189,11 +189,11 @@ class Prover:
 
     def _locate(
         self, seen: Any, differs: Any, loaded: Loaded, number: int, place: tuple[int, int] | None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int] | None:
         """Describe wrong elements, up to `KEEP` in all, and the one at `place` if it is wrong.
 
         A device with many faults of its own must not crowd out the planted one, or none of them
-        would count. Returns the first.
+        would count. Returns the first, `None` where what was counted can't be located.
         """
         span = loaded.span
         room = max(KEEP - len(self.found), 1)
@@ -205,7 +205,7 @@ class Prover:
                 (down * span + i, across * span + j)
                 for i, across, j in differs[down].nonzero()[: room - len(places)].tolist()
             ]
-        first = places[0]
+        first = places[0] if places else None
         if len(self.found) >= KEEP:
             places = []
         if place is not None and place not in places:

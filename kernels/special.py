@@ -35,7 +35,8 @@ from nodeproof.worker import Context
 
 _COLUMNS = 4096  # inputs of one round on which blocks are put to the vote
 _ROUNDS = 2  # of the sweep at least; the first of them is computed again at the end
-_PLANTED_AT = ("exp2", "tanh", "sqrt64")
+_PLANTED_AT = ("exp2", "tanh", "sqrt64")  # in one block, which the others outvote
+_COMMON_AT = ("exp", "divide")  # in all blocks alike, which numpy and the digests have to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +50,15 @@ class Shape:
 def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
     """Compute all functions for `seconds`, at least two rounds of inputs and the first again.
 
-    With `plant="flip"` one output bit is flipped in one block, in three functions. Returns `wrong`
-    (outputs that differ from the majority of their block's peers), `unlike_ieee` (outputs of the
-    correctly rounded functions that differ from numpy's), `far` (of the others, those that are not
-    even near), `found`, `planted`, `digests` (by function and number of rounds), `again` (the
-    digests of the first round, computed last), `blocks`, `rounds`, `operations`, `share_of_inputs`
-    (of all patterns of 32 bits), `others` (an empty list: digests of other devices that a self-test
-    adds), `versions`, `loaded_s` and `gops`. Raises `ValueError` for an unknown plant,
-    `RuntimeError` for outputs of another type.
+    With `plant="flip"` one output bit is flipped in one block, in three functions, and in all
+    blocks, in two. Returns `wrong` (outputs that differ from the majority of their block's peers),
+    `unlike_ieee` (outputs of the correctly rounded functions that differ from numpy's), `far` (of
+    the others, those that are not even near), `found`, `planted`, `functions` (names of those that
+    were put to the vote in every round and held to numpy), `digests` (by function and number of
+    rounds), `again` (the digests of the first round, computed last), `blocks`, `rounds`,
+    `operations`, `share_of_inputs` (of all patterns of 32 bits), `others` (an empty list: digests
+    of other devices that a self-test adds), `versions`, `loaded_s` and `gops`. Raises `ValueError`
+    for an unknown plant, `RuntimeError` for outputs of another type.
     """
     known(plant, "flip")
     device = place(context)
@@ -83,6 +85,7 @@ def sweep(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[st
         "far": sweeper.far,
         "found": sweeper.found,
         "planted": sweeper.planted,
+        "functions": sweeper.swept(rounds + 1),  # and the first of them again
         "digests": first,
         "again": sweeper.digests(),
         "blocks": shape.blocks,
@@ -104,7 +107,9 @@ class Sweeper:
         self._device = device
         self._shape = shape
         self._nvidia = device.type == "cuda" and torch.version.hip is None
-        self._digests = dict.fromkeys((f.name for f in FUNCTIONS), 0)
+        self._digests: dict[str, int] = {}
+        self._votes: Counter[str] = Counter()
+        self._held: set[str] = set()
         # Modulo 2**64, and odd, so that no wrong bit is multiplied away.
         weights = long_words(context.seed, "special weights", shape.inputs) | np.uint64(1)
         self._weights = torch.from_numpy(weights.view(np.int64)).to(device)
@@ -121,24 +126,32 @@ class Sweeper:
 
     def forget(self) -> None:
         """Begin the digests anew."""
-        self._digests = dict.fromkeys(self._digests, 0)
+        self._digests = {}
+
+    def swept(self, rounds: int) -> list[str]:
+        """Name the functions that were voted on in so many rounds and held to numpy in some."""
+        return [
+            name for name, votes in self._votes.items() if votes >= rounds and name in self._held
+        ]
 
     def do(self, number: int, *, plant: bool) -> None:
         """Do one round of every function."""
         for function in FUNCTIONS:
             given = [self._inputs(function, number, which) for which in range(function.inputs)]
             outputs = self._blocks(function, given)
-            self.operations += outputs.numel()
             spot = None
             if plant and function.name in _PLANTED_AT:
                 spot = self._plant(outputs, function, number, given)
+            elif plant and function.name in _COMMON_AT:
+                spot = self._plant_common(outputs, function, number, given)
             agreed = self._vote(outputs, function, number, given, spot)
             if function.exact_on_cpu or (function.exact and self._nvidia):
-                self._hold_to_ieee(agreed, function, number, given)
+                self._hold_to_ieee(agreed, function, number, given, spot)
             elif number & (number - 1) == 0:  # rounds of powers of two: it takes the host long
                 self.far += function.far(_values(agreed, given), given)
+                self._held.add(function.name)
             weighted = int((agreed.to(torch.int64) * self._weights).sum())
-            mixed = self._digests[function.name] * 0x2545F4914F6CDD1D + weighted
+            mixed = self._digests.get(function.name, 0) * 0x2545F4914F6CDD1D + weighted
             self._digests[function.name] = unsigned(mixed)
 
     def _inputs(self, function: Function, number: int, which: int) -> NDArray[Any]:
@@ -171,13 +184,27 @@ class Sweeper:
         # Elsewhere on each device: the same fault on two of them would be no hardware's.
         tag = f"special {function.name} {self._context.device_id}"
         draw = words(self._context.seed, tag, 1, 3)[0].tolist()
-        block, spot = draw[0] % self._shape.blocks, draw[1] % self._shape.inputs
+        last = self._shape.blocks - 1
+        # In the last block, in the first, which the others are compared with, and in any.
+        block = (last, 0, draw[0] % self._shape.blocks)[_PLANTED_AT.index(function.name)]
+        spot = draw[1] % self._shape.inputs
         bit = draw[2] % function.width if self.planted else 0  # the least that can be wrong first
         majority = _majority(outputs[:, spot].tolist())
         got = majority ^ signed(1 << bit, function.width)
         outputs[block, spot] = got
         self.planted.append(_described(function, (number, block, spot), given, majority, got))
         return block, spot
+
+    def _plant_common(
+        self, outputs: Any, function: Function, number: int, given: list[NDArray[Any]]
+    ) -> tuple[int, int]:
+        tag = f"special {function.name} {self._context.device_id}"
+        draw = int(words(self._context.seed, tag, 1, 1)[0, 0])
+        spot, right, wrong = function.spoilt(given, draw)
+        outputs[:, spot] = wrong
+        if function.exact_on_cpu:  # what is far is counted, and not described
+            self.planted.append(_described(function, (number, -1, spot), given, right, wrong))
+        return -1, spot
 
     def _vote(
         self,
@@ -188,6 +215,8 @@ class Sweeper:
         spot: tuple[int, int] | None,
     ) -> Any:
         """Count what differs from the majority, describe some of it, and return the majority's."""
+        self.operations += outputs.numel()
+        self._votes[function.name] += 1
         first = outputs[0]
         differs = (outputs != first).any(0)
         if not bool(differs.any()):
@@ -211,13 +240,22 @@ class Sweeper:
         return agreed
 
     def _hold_to_ieee(
-        self, agreed: Any, function: Function, number: int, given: list[NDArray[Any]]
+        self,
+        agreed: Any,
+        function: Function,
+        number: int,
+        given: list[NDArray[Any]],
+        planted: tuple[int, int] | None,
     ) -> None:
         got = _values(agreed, given)
         differs, want = function.differs(got, given)
         word = np.dtype(f"i{function.width // 8}")
         self.unlike_ieee += int(np.count_nonzero(differs))
-        for spot in np.flatnonzero(differs)[: max(KEEP - len(self.found), 0)].tolist():
+        self._held.add(function.name)
+        spots = np.flatnonzero(differs)[: max(KEEP - len(self.found), 0)].tolist()
+        if planted is not None and planted[1] not in spots and bool(differs[planted[1]]):
+            spots.append(planted[1])  # never crowded out by the device's own
+        for spot in spots:
             bits = int(want.view(word)[spot]), int(got.view(word)[spot])
             self.found.append(_described(function, (number, -1, spot), given, *bits))
 

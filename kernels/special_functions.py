@@ -16,6 +16,7 @@ Values = NDArray[Any]  # float32 or float64
 
 # Relative: what is farther off than 64 units in the last place is no such function.
 _NEAR = 2.0**-18
+_TOO_FAR = 1 << 8  # a bit of a float32 that is 2**-15 of it, or half of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,21 @@ class Function:
             off = np.abs(np.clip(got.astype(np.float64), -largest, largest) - want)
             near = off <= _NEAR * np.abs(want) + 4 * least
             return int(np.count_nonzero(~np.where(np.isnan(want), np.isnan(got), near)))
+
+    def spoilt(self, given: list[Values], draw: int) -> tuple[int, int, int]:
+        """Say which output a `draw` picks, its bits, and others that must not be taken for them.
+
+        Where one answer only is right, the next one; elsewhere one that is just too far off. The
+        output is neither huge nor tiny. Raises `RuntimeError` where none is so.
+        """
+        with np.errstate(all="ignore"):
+            want = self.numpy(*given)
+            usual = np.flatnonzero((np.abs(want) > 2.0**-10) & (np.abs(want) < 2.0**10))
+        if not len(usual):
+            raise RuntimeError(f"no output of {self.name} to plant a fault in: inputs are too few")
+        spot = int(usual[draw % len(usual)])
+        right = int(want.view(np.dtype(f"i{self.width // 8}"))[spot])
+        return spot, right, right ^ (1 if self.exact_on_cpu else _TOO_FAR)
 
 
 def _inverse_root(x: Values) -> Values:

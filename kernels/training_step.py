@@ -26,12 +26,21 @@ from nodeproof.kernels.place import place
 from nodeproof.kernels.product import about, settle
 from nodeproof.kernels.stopwatch import Stopwatch
 from nodeproof.kernels.tape import Fault, Place, Tape, Trail
-from nodeproof.kernels.transformer import RECIPES, AdamW, Model, Recipe, initial, shapes, tokens
+from nodeproof.kernels.transformer import (
+    RECIPES,
+    VERSION,
+    AdamW,
+    Model,
+    Recipe,
+    initial,
+    shapes,
+    tokens,
+)
 from nodeproof.worker import Context
 
 _RUNS = 2  # at least: the first can only be judged by another
-# Where a fault is planted in turn: the passes of which one value is drawn.
-_PLANTS = (("forward",), ("backward", "gradient"), ("optimiser",))
+_PARTS = ("forward", "backward", "gradient", "optimiser")  # where a fault is planted in turn
+_TO_NONE = 30  # the bit that is off in the exponent of a float32 of 1 to 2: set, it is no number
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REPRODUCIBLE = (":4096:8", ":16:8")  # cuBLAS documentation, "Results reproducibility"
 _ERROR = 2  # of torch's debug mode: what has no deterministic form raises
@@ -69,31 +78,43 @@ class Replay:
 
     def run(self) -> None:
         """Run once; the first time is what all others are held against."""
-        trail = self._once(None)
-        self._hold(trail, self.known, stop=len(self.known))
-        if not self.reference:
-            self.reference = trail
-        else:
-            self._hold(trail, self.reference)
+        trail = self._once(Tape(self._digest))
+        self._judge(trail, self.reference)
+        self.reference = self.reference or trail
 
-    def plant(self) -> None:
-        """Run with a fault in each part in turn, twice, so that every value of these counts too."""
-        for parts in _PLANTS:
-            fault = self._draw(parts)
-            tape = Tape(self._digest, fault)
-            trail = self._once(fault, tape)
-            if tape.flipped is None:
-                raise RuntimeError(f"no run came to {fault.place}, where a fault was to be planted")
-            right = self.reference[fault.place]
-            self.planted.append(
-                self._described(fault.place, right, self._digest.replaced(right, *tape.flipped))
-            )
-            self._hold(trail, self.reference, also=fault.place)
-            # What comes after the fault is nobody's known answer, but has to be the same again.
-            self._hold(self._once(fault), trail)
+    def plant(self) -> Trail:
+        """Run with a fault in each part in turn, and return the last of these runs.
 
-    def _once(self, fault: Fault | None, tape: Tape | None = None) -> Trail:
-        tape = tape or Tape(self._digest, fault)
+        Twice each, so that every value of these runs counts too: what comes after the fault is
+        nobody's known answer, but has to be the same again. A weight is hit once and as in a first
+        run, of which the host alone can tell, and so that no loss is a number; what is not a number
+        hides what else is wrong with it.
+        """
+        self._planted(self._spoiling(), {})
+        for part in _PARTS:
+            fault = self._draw(part)
+            trail = self._planted(fault, self.reference)
+            self._hold(self._once(Tape(self._digest, fault)), trail)
+        return trail
+
+    def _planted(self, fault: Fault, reference: Trail) -> Trail:
+        tape = Tape(self._digest, fault)
+        trail = self._once(tape)
+        if tape.flipped is None:
+            raise RuntimeError(f"no run came to {fault.place}, where a fault was to be planted")
+        right = {**self.reference, **self.known}[fault.place]
+        self.planted.append(
+            self._described(fault.place, right, self._digest.replaced(right, *tape.flipped))
+        )
+        self._judge(trail, reference, also=fault.place)
+        return trail
+
+    def _judge(self, trail: Trail, reference: Trail, *, also: Place | None = None) -> None:
+        """Hold a run against the host's word, and for the rest against the first run if there was."""
+        stop = None if reference else len(self.known)
+        self._hold(trail, {**reference, **self.known}, stop=stop, also=also)
+
+    def _once(self, tape: Tape) -> Trail:
         weights = {
             name: tape.see(_start(name), weight.clone()).requires_grad_()
             for name, weight in self._weights.items()
@@ -103,8 +124,7 @@ class Replay:
         for step in range(self._recipe.steps):
             self._step(step, weights, optimiser, tape)
         self.runs += 1
-        if fault is None:
-            self.unfinite += tape.unfinite()
+        self.unfinite += tape.unfinite()
         return tape.read()
 
     def _step(self, step: int, weights: dict[str, Any], optimiser: AdamW, tape: Tape) -> None:
@@ -154,26 +174,40 @@ class Replay:
             "got": f"{got:016x}",
         }
 
-    def _draw(self, parts: tuple[str, ...]) -> Fault:
-        # Elsewhere on each device: the same fault on two of them would be no hardware's.
-        tag = f"training {parts[0]} {self._context.device_id}"
-        which, element, bit = words(self._context.seed, tag, 1, 3)[0].tolist()
-        places = [at for at in self.reference if at.part in parts]
+    def _draw(self, part: str) -> Fault:
+        which, element, bit = self._words(part)
+        places = [at for at in self.reference if at.part == part]
         return Fault(place=places[which % len(places)], element=element, bit=bit)
+
+    def _spoiling(self) -> Fault:
+        """Draw a gain of the last norm that one bit makes no finite number, and with it the loss."""
+        gains = self._weights["norm"][0].cpu()
+        able = torch.nonzero((gains >= 1) & (gains < 2)).flatten().tolist()
+        which, *_ = self._words("start")
+        element = able[which % len(able)] if able else 0
+        return Fault(place=_start("norm"), element=element, bit=_TO_NONE)
+
+    def _words(self, part: str) -> list[int]:
+        # Elsewhere on each device: the same fault on two of them would be no hardware's.
+        tag = f"training {part} {self._context.device_id}"
+        found: list[int] = words(self._context.seed, tag, 1, 3)[0].tolist()
+        return found
 
 
 def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str, Any]:
     """Run the recipe of this kind of device for `seconds`, at least twice.
 
-    With `plant="flip"` the two are followed by runs in which one bit of one value is flipped: of an
-    activation, of a gradient, of a weight or moment, each drawn from the seed. Returns `diverged`
-    (runs that parted from what they were held against), `found` (the first value at which each
-    did), `planted`, `runs`, `compared` (digests), `unfinite` (losses that are no number), `trail`
-    (the digests of the first run, in order), `digest` (of the trail), `golden` (what a recorded
-    answer for exactly this `key` says, or ""), `key` (all that decides the bits), `asks` (what
-    another device's result has to say to be a witness), `devices` (under test), `flags`, `loaded_s`
-    and `steps_per_s`. Raises `ValueError` for an unknown plant, `RuntimeError` where torch can't be
-    made deterministic or memory is short.
+    With `plant="flip"` the two are followed by runs in which one bit of one value is flipped: of a
+    weight that is begun with, an activation, what flows back, a gradient, a weight or moment, each
+    drawn from the seed. Returns `diverged` (runs that parted from what they were held against),
+    `found` (the first value at which each did), `planted`, `runs` and `compared` (digests) without
+    what was planted, `unfinite` (losses that are no number), `trail` (the digests of the first run,
+    in order), `digest` (of the trail), `golden` (what a recorded answer for exactly this `key` says,
+    or ""), `key` (all that decides the bits), `asks` (what another device's result has to say to be
+    a witness), `recipes` (their version), `devices` (under test), `flags`, `loaded_s` and
+    `steps_per_s`. With a plant, `trail` is of the last planted run, and `golden` of the first run.
+    Raises `ValueError` for an unknown plant, `RuntimeError` where torch can't be made deterministic
+    or memory is short.
     """
     known(plant, "flip")
     device = place(context)
@@ -190,21 +224,23 @@ def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
             runner.run()
             watch.read()
             watch.tell(runs=float(runner.runs), done=watch.share)
-        rate = runner.runs * recipe.steps / watch.spent
+        runs, compared = runner.runs, runner.compared
+        rate = runs * recipe.steps / watch.spent
+        recorded, trail = golden.answer(golden.SHIPPED, key), _lines(runner.reference)
         if plant:
-            runner.plant()
-    trail = [f"{at} {number:016x}" for at, number in runner.reference.items()]
+            recorded, trail = _summary(trail), _lines(runner.plant())
     return {
         "diverged": runner.diverged,
         "found": runner.found,
         "planted": runner.planted,
-        "runs": runner.runs,
-        "compared": runner.compared,
+        "runs": runs,
+        "compared": compared,
         "unfinite": runner.unfinite,
         "digest": _summary(trail),
-        "golden": golden.answer(golden.SHIPPED, key),
+        "golden": recorded,
         "key": key,
-        "asks": {"key": key, "diverged": 0},
+        "recipes": VERSION,
+        "asks": {"recipes": VERSION, "key": key, "diverged": 0},
         "devices": context.peers,
         "flags": flags,
         "loaded_s": watch.spent,
@@ -215,6 +251,10 @@ def replay(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
 
 def _start(module: str) -> Place:
     return Place(step=0, part="start", module=module)
+
+
+def _lines(trail: Trail) -> list[str]:
+    return [f"{at} {number:016x}" for at, number in trail.items()]
 
 
 def _summary(trail: list[str]) -> str:

@@ -19,7 +19,7 @@ import torch
 from nodeproof.kernels import alone, cargo
 from nodeproof.kernels.cargo import DeviceData, HostData, Piece
 from nodeproof.kernels.draws import words
-from nodeproof.kernels.faults import KEEP, known
+from nodeproof.kernels.faults import KEEP, PLACES, known, sound
 from nodeproof.kernels.flights import DIRECTIONS, Flight, Way, ways
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
@@ -37,10 +37,12 @@ def copies(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
 
     With `plant="flip"` one bit is flipped after the copy, in each kind of flight of each way, in
     what was copied and, beside the aligned copies, in what no copy may touch. With `plant="stale"`
-    one copy of each flight is left out, so that what the round before brought is still there.
+    one copy of each flight is left out, so that what the round before brought is still there. With
+    either one bit of what the device's bytes are made from is flipped at the end.
 
-    Returns `wrong` (bytes), `found` and `planted` (see `cargo.wrong`), `reference_wrong` (how far
-    the device's data is not the host's), `checked` {direction: bytes}, `copies`, `rounds`, `gbs`
+    Returns `wrong` (bytes), `found` and `planted` (see `cargo.wrong` and `cargo.damage`),
+    `reference_wrong` (in how many respects the device's data is not the host's), `checked`
+    {direction: bytes}, `flown` {way: {kind: [copies, bytes]}}, `copies`, `rounds`, `gbs`
     {direction: GB/s of the large aligned copies, the median, from pinned memory on a GPU}, `ways`
     {way: {gbs, together_gbs}}, `arena` (bytes) and `loaded_s`. Raises `ValueError` for an unknown
     plant, `RuntimeError` where the memory can't be had.
@@ -61,14 +63,18 @@ def copies(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[s
             f"{context.device_id}: {arena // _MIB} MiB in several places, some of them pinned, "
             f"could not be had to copy: end what else uses the memory ({error})"
         ) from error
-    before = cargo.damage(host, there)
     trip = _Trip(context=context, host=host, device=device, plant=plant)
     begun = time.perf_counter()
     while trip.rounds == 0 or time.perf_counter() - begun < seconds:
         trip.round(all_ways)
     spent = time.perf_counter() - begun
+    # Nothing writes what all bytes come from: what was wrong of it at the start still is.
+    if plant:
+        trip.strike(there)
+    damage = cargo.damage(host, there)
+    trip.found += damage
     result = trip.result(all_ways) | {
-        "reference_wrong": before + cargo.damage(host, there),
+        "reference_wrong": len(damage),
         "arena": arena,
         "loaded_s": spent,
     }
@@ -88,11 +94,11 @@ class _Trip:
     plant: str
     rounds: int = 0
     number: int = 0
-    copies: int = 0
     wrong: int = 0
     found: list[dict[str, Any]] = field(default_factory=list)
     planted: list[dict[str, Any]] = field(default_factory=list)
     checked: dict[str, int] = field(default_factory=dict)
+    flown: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     def round(self, all_ways: list[Way]) -> None:
@@ -118,7 +124,8 @@ class _Trip:
             "found": self.found,
             "planted": self.planted,
             "checked": self.checked,
-            "copies": self.copies,
+            "flown": self.flown,
+            "copies": sum(copies for kinds in self.flown.values() for copies, _ in kinds.values()),
             "rounds": self.rounds,
             "gbs": {direction: gbs[first[direction], "aligned"] for direction in DIRECTIONS},
             "ways": {
@@ -146,10 +153,11 @@ class _Trip:
         for flight in flights:
             if flight.kind in {"aligned", "together"}:
                 self.rates.setdefault((flight.way.name, flight.kind), []).append(flight.rate())
-            self._verify(flight)
-            self.copies += len(flight.pieces)
-            if self.plant:
-                self._plant(flight)
+            # One comparison for both, so that none can be left out that no planted fault misses.
+            for planted in (False, True) if self.plant else (False,):
+                if planted:
+                    self._plant(flight)
+                self._verify(flight, always=planted)
 
     def _verify(self, flight: Flight, *, always: bool = False) -> None:
         found = flight.wrong()
@@ -158,9 +166,22 @@ class _Trip:
         self.found += found if always else found[: max(KEEP - len(self.found), 0)]
         way = flight.way
         self.checked[way.direction] = self.checked.get(way.direction, 0) + way.target.numel()
+        flown = self.flown.setdefault(way.name, {}).setdefault(flight.kind, [0, 0])
+        flown[0] += len(flight.pieces)
+        flown[1] += flight.size
+
+    def strike(self, there: DeviceData) -> None:
+        """Flip one bit of the device's data, after all that is compared with it."""
+        draw = words(self.context.seed, f"transfers base {self.context.device_id}", PLACES, 2)
+        # Among the words that are held one by one, or anywhere, where the digest alone can tell.
+        few, every = cargo.sample(self.host), range(self.host.arena // cargo.WORD)
+        places = few if self.plant == "flip" else every
+        drawn = [(places[at % len(places)], bit % 64) for at, bit in draw.tolist()]
+        place, bit = sound(drawn, lambda d: there.word(d[0]) == self.host.word(d[0]))
+        cargo.strike(self.host, there, place, bit, into=self.planted)
 
     def _plant(self, flight: Flight) -> None:
-        """Put right what the device did wrong, plant a fault, and have it looked for.
+        """Put right what the device did wrong, and plant a fault.
 
         What stands in `found` before that is the device's own: it was found like any other.
         """
@@ -175,7 +196,6 @@ class _Trip:
         else:
             self._leave_out(flight, index)
         self._done()
-        self._verify(flight, always=True)
 
     def _flip(self, flight: Flight, piece: Piece, within: int, bit: int) -> None:
         at = within % piece.size

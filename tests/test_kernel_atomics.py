@@ -42,8 +42,26 @@ def test_a_sound_device_comes_to_the_known_totals(here):
     assert (result["wrong"], result["found"], result["planted"]) == (0, [], [])
     assert result["host"] is None
     assert result["loaded_s"] >= 0.2
-    assert result["updates"] > 0
+    assert result["updates"] == sum(done["updates"] for done in result["cases"].values())
+    assert len(result["cases"]) == 14
     assert judged(result).outcome == "pass"
+
+
+def test_kinds_of_updates_that_are_left_out_are_no_pass(here):
+    result = atomics.totals(here)
+    for name, done in result["cases"].items():
+        rest = {other: n for other, n in result["cases"].items() if other != name}
+        for cases in (rest, *({**rest, name: {**done, what: n - 1}} for what, n in done.items())):
+            told = judged({**result, "cases": cases})
+            assert told.broken == {"kinds of updates"}
+            assert name in told.summary
+    assert judged({**result, "rounds": 2}).broken == {"kinds of updates"}
+
+
+def test_wrong_totals_that_nothing_describes_fail_with_a_sentence(here):
+    told = judged({**atomics.totals(here), "wrong": 2})
+    assert told.broken == {"wrong totals"}
+    assert "could be described" in told.summary
 
 
 @pytest.mark.parametrize("plant", atomics.PLANTS)
@@ -174,7 +192,7 @@ def test_the_same_wrong_totals_on_two_devices_are_softwares(here):
 
 
 def test_an_unknown_plant_is_refused(here):
-    with pytest.raises(ValueError, match="lost, twice"):
+    with pytest.raises(ValueError, match="'lost', 'twice'"):
         atomics.totals(here, plant="fire")
 
 
@@ -193,9 +211,27 @@ def test_planted_faults_turn_the_checks_to_fail_in_a_run_of_their_own(tmp_path):
         pytest.param("kernels/atomics.py", "right = bits == wanted", "right = bits == bits", marks=pytest.mark.long),
         pytest.param("kernels/atomics.py", "np.flatnonzero(~right).tolist()", "[]", marks=pytest.mark.long),
         pytest.param("kernels/atomics.py", "self.wrong += len(wrong)", "self.wrong += 0", marks=pytest.mark.long),
+        ("kernels/atomics.py", "right = self._compare(case, number, expected, given, place)", "right = right"),
+        pytest.param("acceptance/test_onchip.py", "        at_least=due,\n", "", marks=pytest.mark.long),
         pytest.param("acceptance/test_onchip.py", 'result["updates"], at_least=1)', 'result["updates"])', marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(tmp_path, file, old, new):
     found = run_with(tmp_path, file, old, new, "atomics_totals")
     assert False in caught(found, "atomics.totals")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("kernels/atomics.py", "for many in (False, True)", "for many in (False,)", marks=pytest.mark.long),
+        pytest.param("kernels/atomics.py", "for case in CASES:", "for case in CASES[:-1]:", marks=pytest.mark.long),
+        pytest.param("kernels/atomics.py", "many=61, drawn=1 << 10", "many=61, drawn=1 << 9", marks=pytest.mark.long),
+        pytest.param("kernels/updates.py", "size.many if case.many else FEW", "FEW", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_updates_that_are_left_out_are_no_pass_of_a_whole_run(tmp_path, file, old, new):
+    found = run_with(tmp_path, file, old, new, "atomics_totals")
+    assert "pass" not in {
+        f.outcome for f in found.findings if f.key.check.endswith("atomics.totals")
+    }

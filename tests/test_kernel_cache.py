@@ -24,13 +24,13 @@ def here(context):
     return Context(**{**told, "host_root": Path("/")})
 
 
-def judged(result, peers=()):
+def judged(result, peers=(), device=CPU):
     taken = []
 
     def measure(name, value, **bounds):
         taken.append(Measurement(name=name, value=float(value), **bounds))
 
-    onchip.test_cache_sweep(result=result, peers=list(peers), measure=measure)
+    onchip.test_cache_sweep(device=device, result=result, peers=list(peers), measure=measure)
     return judge(spec_of(onchip.test_cache_sweep), taken, None)
 
 
@@ -40,7 +40,19 @@ def test_a_sound_cache_gives_back_what_was_written(here):
     assert result["host"] is None
     assert result["loaded_s"] >= 0.2
     assert result["verified_bytes"] == result["sweeps"] * result["cells_bytes"]
+    assert result["verified_bytes"] == sum(result["values"].values())
     assert judged(result).outcome == "pass"
+
+
+def test_sweeps_or_words_that_are_left_out_are_no_pass(here):
+    result = cache.sweep(here)
+    for value in result["values"]:
+        lacks = {**result, "values": {**result["values"], value: result["cells_bytes"]}}
+        assert judged(lacks).broken == {"sweeps"}
+    assert judged({**result, "rounds": result["rounds"] + 1}).broken == {"sweeps"}
+    assert judged({**result, "bytes": 1 << 12}).broken == {"working set"}
+    gpu = Device(kind=DeviceKind.GPU, id="cuda:0", label="gpu0")
+    assert judged({**result, "cache_bytes": 50 << 20}, device=gpu).broken == {"working set"}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -159,9 +171,22 @@ def test_an_unknown_plant_is_refused(here):
         pytest.param("kernels/cache.py", "torch.ne(self._got, self._expected,", "torch.ne(self._got, self._got,", marks=pytest.mark.long),
         pytest.param("kernels/cache.py", "torch.from_numpy(order).to(self._device), out=self._got", "torch.from_numpy(order * 0).to(self._device), out=self._got", marks=pytest.mark.long),
         pytest.param("acceptance/test_onchip.py", "at_most=0,\n        cause=", "cause=", marks=pytest.mark.long),
-        pytest.param("acceptance/test_onchip.py", ", at_least=2)", ")", marks=pytest.mark.long),
+        pytest.param("acceptance/test_onchip.py", "        at_least=2,\n", "", marks=pytest.mark.long),
+        pytest.param("acceptance/test_onchip.py", ", at_least=cache / 2)", ")", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(tmp_path, file, old, new):
     found = run_with(tmp_path, file, old, new, "cache_sweep")
     assert False in caught(found, "cache.sweep")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("kernels/cache.py", "_SWEEPS = 4", "_SWEEPS = 2", marks=pytest.mark.long),
+        pytest.param("kernels/cache.py", "_SHARE = 0.75", "_SHARE = 0.1", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_sweeps_that_are_left_out_are_no_pass_of_a_whole_run(tmp_path, file, old, new):
+    found = run_with(tmp_path, file, old, new, "cache_sweep")
+    assert "pass" not in {f.outcome for f in found.findings if f.key.check.endswith("cache.sweep")}

@@ -14,9 +14,11 @@ from alu_runs import interpreted, outcomes, suite
 from test_detectors import caught, run_with
 
 import nodeproof
+from nodeproof.acceptance import test_alu as alu
 from nodeproof.kernels.chase import Shape
 from nodeproof.kernels.float_chain import Logistic, exact, fma, make, rounded
 from nodeproof.kernels.lanes import HostError, Ledger, load, walk
+from nodeproof.model import Measurement
 from nodeproof.worker import Context
 
 SMALL = Shape(lanes=96, segments=3, steps=8)
@@ -45,6 +47,32 @@ def test_a_sound_device_has_every_bit_right():
     assert result["loaded_s"] >= 0.05
     assert result["operations"] >= 2 * 3 * 512 * 128
     assert (result["path"], result["units"], result["units_covered"]) == ("torch", 1, 1)
+
+
+def judged(result, chains):
+    """What breaks its limit, and what is said of wrong lanes."""
+    seen = []
+
+    def measure(name, value, **bounds):
+        seen.append(Measurement(name=name, value=float(value), **bounds))
+
+    alu._judge(result, measure, chains)
+    return [m.name for m in seen if not m.held], seen[0].detail
+
+
+def test_every_chain_is_compared_in_every_round_or_the_check_does_not_pass():
+    result = exact(here(), seconds=0.05)
+    assert result["chains"] == ["float32", "float64"]
+    assert result["proven"] == 4
+    assert judged(result, alu._FLOATS)[0] == []
+    assert judged({**result, "chains": ["float32"]}, alu._FLOATS)[0] == ["chains"]
+    # By Triton there are fused ones besides.
+    assert "chains" in judged({**result, "path": "triton"}, alu._FLOATS)[0]
+
+
+def test_a_count_of_what_nobody_can_locate_is_a_fail_with_a_sentence():
+    broken, said = judged({**exact(here()), "wrong": 3}, alu._FLOATS)
+    assert (broken, said) == (["wrong lanes"], "counted, none could be located")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -295,6 +323,9 @@ BREAKS = [
     (JUDGE, 'result["wrong"], at_most=0, detail=detail', 'result["wrong"], detail=detail'),
     (JUDGE, 'result["operations"], at_least=1', 'result["operations"]'),
     (JUDGE, 'result["units_covered"],\n        at_most=0,', 'result["units_covered"],'),
+    (JUDGE, 'at_least=chains[result["path"]],', ""),
+    (JUDGE, 'at_least=2 * chains[result["path"]],', ""),
+    ("kernels/lanes.py", "if again != self.at(segment + 1, lane):", "if False:"),
 ]
 
 
@@ -302,6 +333,20 @@ BREAKS = [
 @pytest.mark.parametrize(("file", "old", "new"), BREAKS)
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(tmp_path, file, old, new):
     assert False in caught(run_with(tmp_path, file, old, new, "float_chain"), "alu.float_chain")
+
+
+LEFT_OUT = [
+    ("float_chain", "for width in (32, 64) for kind", "for width in (32,) for kind"),
+    ("chase", "for loaded in loads:\n        runner", "for loaded in loads[:1]:\n        runner"),
+    ("chase", "ledger.proven += chain.prove(seed)", "pass"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("module", "old", "new"), LEFT_OUT)
+def test_a_work_that_leaves_something_out_does_not_pass(tmp_path, module, old, new):
+    found = run_with(tmp_path, f"kernels/{module}.py", old, new, "float_chain")
+    assert {f.outcome.value for f in found.findings} == {"fail"}
 
 
 REGISTERS = [

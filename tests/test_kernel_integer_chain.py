@@ -104,3 +104,21 @@ BREAKS = [
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(tmp_path, file, old, new):
     found = run_with(tmp_path, file, old, new, "integer_chain")
     assert False in caught(found, "alu.integer_chain")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("integer_chain", "for name in RECURRENCES]", "for name in list(RECURRENCES)[:1]]"),
+        ("integer_chain", "for name in RECURRENCES]", 'for name in ["lcg32"] * 7]'),
+        (
+            "chase",
+            "for loaded in loads:\n        runner",
+            "for loaded in loads[1:]:\n        runner",
+        ),
+    ],
+)
+def test_a_work_that_leaves_something_out_does_not_pass(tmp_path, file, old, new):
+    found = run_with(tmp_path, f"kernels/{file}.py", old, new, "integer_chain")
+    assert {f.outcome.value for f in found.findings} == {"fail"}

@@ -22,8 +22,11 @@ def test_a_bit_in_a_product_and_one_in_memory_are_both_reported_where_they_are(p
     assert isinstance(reply, Answer), reply
     result = reply.result
     assert result["found"] == result["planted"]
-    assert [("row" in f, "offset" in f) for f in result["found"]] == [(True, False), (False, True)]
-    assert (result["wrong"], result["wrong_words"]) == (1, 1)
+    told = [
+        next(name for name in ("row", "offset", "pattern") if name in f) for f in result["found"]
+    ]
+    assert told == ["row", "offset", "pattern", "pattern"]
+    assert (result["wrong"], result["wrong_words"], result["reference_wrong"]) == (1, 1, 2)
 
 
 def test_both_ran_at_the_same_time_and_both_were_verified(pool, context):

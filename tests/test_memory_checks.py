@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from test_detectors import caught, run_with
+from test_detectors import PACKAGE, caught, run_with
 
 from nodeproof.acceptance import test_memory as memory
 from nodeproof.checks import spec_of
@@ -59,9 +64,11 @@ def test_what_is_planted_is_what_is_found_elsewhere_on_each_device(context, name
     for device in ("cpu0", "cpu1"):
         result = worked(work, context(device_id=device, seed=seed), plant="flip")
         assert result["found"] == result["planted"]
-        assert result["wrong"] == len(result["planted"]) >= 2
-        assert broken(function, result) == ["wrong words"]
-        places.append([fault["offset"] for fault in result["planted"]])
+        planted = [fault["offset"] for fault in result["planted"] if "offset" in fault]
+        assert result["wrong"] == len(planted) >= 2
+        spoilt = ["damaged pattern words"] if name == "hold" else []
+        assert broken(function, result) == ["wrong words", *spoilt]
+        places.append(planted)
     assert places[0] != places[1]
 
 
@@ -119,11 +126,15 @@ def test_a_device_with_faults_of_its_own_still_reports_the_planted_ones(context,
                 ctypes.c_uint64.from_address(start + 8 * word).value ^= 1
 
     result = worked(CHECKS[name][0], context(), listen, plant="flip")
-    places = [(f["offset"], f["phase"], *f["bits"]) for f in result["found"]]
-    for fault in result["planted"]:
+    own = [fault for fault in result["planted"] if "offset" in fault]
+    assert [f for f in result["planted"] if f not in own] == [
+        f for f in result["found"] if "pattern" in f
+    ]
+    places = [(f["offset"], f["phase"], *f["bits"]) for f in result["found"] if "offset" in f]
+    for fault in own:
         assert (fault["offset"], fault["phase"], *fault["bits"]) in places
     if name == "hold":
-        assert result["wrong"] == 5000 + len(result["planted"])
+        assert result["wrong"] == 5000 + len(own)
 
 
 # What breaks: file, what stands there, what then stands there, check that must notice.
@@ -139,8 +150,11 @@ DEAD = [
     ("kernels/mismatches.py", "self.wrong += int(places.shape[0])", "pass", "neighbours"),
     ("acceptance/test_memory.py", 'result["wrong"], at_most=0', 'result["wrong"]', "march"),
     ("acceptance/test_memory.py", 'result["rounds"], at_least=1', 'result["rounds"]', "march"),
+    ("kernels/cells.py", "int(torch.count_nonzero(now.cpu() != was))", "0", "hold"),
+    ("acceptance/test_memory.py", 'result["kept"], at_least=_TURNS', 'result["kept"]', "neighbours"),
+    ("acceptance/test_memory.py", 'result["programme"], at_least=_MARCHES', 'result["programme"]', "march"),
     ("acceptance/test_memory.py", 'result["held"], at_least=2', 'result["held"]', "hold"),
-    ("acceptance/test_memory.py", 'result["compared"], unit="words", at_least=1', 'result["compared"], unit="words"', "hold"),
+    ("acceptance/test_memory.py", 'result["compared"], unit="words", at_least=words', 'result["compared"], unit="words"', "hold"),
     ("acceptance/test_memory.py", 'result["bytes"], unit="bytes", at_least=1', 'result["bytes"], unit="bytes"', "neighbours"),
 ]  # fmt: skip
 
@@ -179,3 +193,113 @@ def test_nothing_of_it_is_asked_under_the_quick_profile():
         spec = spec_of(CHECKS[name][1])
         assert "quick" not in spec.profiles
         assert len(spec.profiles) == profiles
+
+
+# Runs a check's work clean and with each fault that its worker plants, and its own judgement.
+JUDGED = """
+import importlib, inspect, json, sys
+from pathlib import Path
+from nodeproof.checks import Device, DeviceKind, spec_of
+from nodeproof.model import Measurement
+from nodeproof.worker import Context
+
+module, name = sys.argv[1:]
+check = getattr(importlib.import_module(f"nodeproof.acceptance.{module}"), name)
+spec = spec_of(check)
+file, function = spec.work.call.split(":")
+work = getattr(importlib.import_module(file), function)
+small = {"cpu_share": 0.002, "cpu_mib": 2.0, "gpu_share": 0.9}
+args = {**spec.work.args, **{limit: small[limit] for limit in spec.work.from_limits}}
+context = Context(
+    device_kind="cpu", device_id="cpu0", device_label="cpu0", torch_device="cpu", threads=1,
+    peers=1, profile="quick", seed=7, host_root=Path("/"),
+)
+
+def broken(result):
+    out = []
+    def measure(name, value, **bounds):
+        if not Measurement(name=name, value=float(value), **bounds).held:
+            out.append(name)
+    device = Device(kind=DeviceKind.CPU, id="cpu0", label="cpu0")
+    given = {"device": device, "result": result, "peers": [], "measure": measure, "limits": spec.limits()}
+    check(**{name: given[name] for name in inspect.signature(check).parameters})
+    return out
+
+clean, missed = broken(work(context, **args)), []
+for plant in spec.plants:
+    if plant.args:
+        result = work(context, **args, **plant.args)
+        seen = result["planted"] and result["planted"] == result["found"]
+        if not seen or set(plant.breaks) - set(broken(result)):
+            missed.append(dict(plant.args))
+print(json.dumps([clean, missed]))
+"""
+_LOADS, _PROVE = (
+    "for loaded in loads:\n            lanes",
+    "self._prover.prove(loaded, flip=flip, spoil=False)",
+)
+# Work that is left out, or done where a fault is planted only; and a check that must notice.
+LEFT_OUT = [
+    ("kernels/gemm.py", _LOADS, _LOADS.replace("loads:", "loads[:1]:"), "arithmetic", "fp32"),
+    ("kernels/gemm.py", _LOADS, _LOADS.replace("loads:", "loads[1:2]:"), "arithmetic", "int8"),
+    ("kernels/product.py", "self.elements += seen.numel()", "self.elements += seen.numel() * 1000", "arithmetic", "fp32"),
+    ("kernels/march.py", "for block in reversed(blocks) if element.downwards else blocks:", "for block in blocks:", "memory", "march"),
+    ("kernels/march.py", "for d in range(digits))", "for d in range(1))", "memory", "march"),
+    ("kernels/march.py", "for d in range(digits))", "for d in [0] * digits)", "memory", "march"),
+    ("kernels/march.py", "*((0, stripe) for stripe in STRIPES)", "", "memory", "march"),
+    ("kernels/neighbours.py", "(rounds + 1) * TURNS)", "rounds * TURNS + (TURNS if plant else 1))", "memory", "neighbours"),
+    ("kernels/neighbours.py", "_WRITES = 2", "_WRITES = 1", "memory", "neighbours"),
+    ("kernels/memory.py", "meter.follow(phase, steps, ", "meter.follow(phase, steps if plant or not last else iter(()), ", "memory", "pattern"),
+    ("kernels/memory.py", "meter.follow(phase, steps, ", "meter.follow(phase, steps if plant or not passes else iter(()), ", "memory", "pattern"),
+    ("kernels/cells.py", "int(torch.count_nonzero(now.cpu() != was))", "0", "memory", "pattern"),
+    ("kernels/cells.py", "int(torch.count_nonzero(now.cpu() != was))", "int(torch.count_nonzero(now.cpu() != was)) if now is self.base else 0", "burnin", "together"),
+    ("kernels/retention.py", "        _leave(meter, phase, seconds / 2, sweep.bytes)\n", "", "memory", "hold"),
+    ("kernels/full_load.py", "self._asked % len(self._loads)", "0", "burnin", "together"),
+    ("kernels/full_load.py", _PROVE, f"{_PROVE} if flip else None", "burnin", "exact"),
+    ("kernels/full_load.py", _PROVE, f"{_PROVE} if flip or self._asked < 2 else None", "burnin", "together"),
+    ("kernels/together.py", "in sweep.verify(phase, inverted=odd, backwards=odd):", "in sweep.verify(phase, inverted=odd, backwards=odd) if plant or not passes else ():", "burnin", "together"),
+]  # fmt: skip
+
+
+def judged(folder, module, check):
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", JUDGED, f"test_{module}", f"test_{check}"],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def copied(folder, file, old, new):
+    copy = folder / "nodeproof"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / file).read_text()
+    assert text.count(old) == 1, f"{file} has not one {old!r}"
+    (copy / file).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "module", "check"),
+    [
+        pytest.param(*row, id=f"{n} {row[4]}", marks=[pytest.mark.long] if n else [])
+        for n, row in enumerate(LEFT_OUT)
+    ],
+)
+def test_work_that_is_left_out_is_no_pass(tmp_path, file, old, new, module, check):
+    copied(tmp_path, file, old, new)
+    clean, missed = judged(tmp_path, module, check)
+    assert clean or missed
+
+
+@pytest.mark.parametrize(
+    ("module", "check"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.long] if n else [])
+        for n, pair in enumerate(sorted({row[3:] for row in LEFT_OUT}))
+    ],
+)
+def test_the_same_work_whole_passes_and_finds_what_is_planted(tmp_path, module, check):
+    assert judged(tmp_path, module, check) == [[], []]
