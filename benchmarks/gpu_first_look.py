@@ -34,7 +34,6 @@ PARTS: dict[str, tuple[list[str], float]] = {
     "verified_gemm": ([str(ROOT / "benchmarks" / "verified_gemm.py"), "--device", "cuda:0"], 120),
     "memory_check": ([str(ROOT / "benchmarks" / "memory_check.py"), "--device", "cuda:0"], 120),
     "fused_gemm": ([str(ROOT / "benchmarks" / "fused_gemm.py")], 180),
-    "checking_cost": ([str(ROOT / "benchmarks" / "checking_cost.py")], 120),
     "selftest": (["-m", "nodeproof", "selftest", "--device", "cuda"], 200),
     "run": (
         ["-m", "nodeproof", "run", "--device", "cuda", "--output", "{output}/run"],
