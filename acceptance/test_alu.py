@@ -89,12 +89,12 @@ def test_float_chain(result: Result, measure: Measure) -> None:
     """A device whose scalar float units err spoils optimisers, norms and losses in silence.
 
     Tensor cores do the large products; everything between them runs on the scalar units, which
-    products do not test. Thousands of chains of chaotic steps (x to r x (1 - x)) run in float32 and
-    float64. Addition, multiplication and fused multiply-add are rounded in one way only, so every
-    bit of every lane is known; a digest of all states keeps what a later rounding would hide. One
-    differing bit is a fault of this device, repeatable or not; with Triton, on a GPU, every
-    multiprocessor has to answer, and the faulty one is named. Resetting or updating does not help;
-    return the device.
+    products do not test. At least a thousand chains of chaotic steps (x to r x (1 - x)) run in
+    float32 and float64. Addition, multiplication and (with Triton) fused multiply-add are rounded
+    in one way only, so every bit of every lane is known; a digest of all states keeps what a later
+    rounding would hide. One differing bit is a fault of this device, repeatable or not; with
+    Triton, on a GPU, every multiprocessor has to answer, and the faulty one is named. Resetting or
+    updating does not help; return the device.
 
     It sees the values of these chains only (normal numbers between 0 and 4), not overflow or
     subnormal numbers, and no fault that shows at another clock or temperature than the run had. No
@@ -206,7 +206,7 @@ def _compare(own: Digests, others: list[Digests]) -> tuple[list[str], list[str]]
 def test_special(result: Result, peers: Results, measure: Measure) -> None:
     """A device whose special functions err gives wrong softmaxes, activations and positions.
 
-    Exponentials, logarithms, roots, sine, cosine and tangent are sums of table look-ups that differ
+    Exponentials, logarithms, roots, sine, cosine and tanh are sums of table look-ups that differ
     between models, so no exact answer exists: many blocks of the device get the same inputs and
     have to agree bit for bit, the first inputs are computed again at the end, and devices of the
     same model have to agree on everything both did. What differs from a majority is a fault; return

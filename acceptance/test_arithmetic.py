@@ -5,6 +5,7 @@ from __future__ import annotations
 from nodeproof.acceptance.products import judge_products
 from nodeproof.checks import (
     COMPUTE,
+    Cause,
     Device,
     DeviceKind,
     Load,
@@ -58,6 +59,7 @@ def _judge(device: Device, result: Result, peers: Results, measure: Measure) -> 
         "families of operands",
         len(result["proved"]),
         at_least=_families(device, result),
+        cause=Cause.ENVIRONMENT,
         detail=f"compared: {', '.join(result['proved'])}",
     )
     measure("rate", result["tflops"], unit="TFLOP/s")

@@ -38,9 +38,11 @@ _NO_PRODUCTS = altered("products", "sets of operands", products=0, sets=1)
 def _judge(result: Result, peers: Results, measure: Measure) -> None:
     """Hold the products of a full load, and that all that were asked for were compared."""
     judge_products(result, peers, measure)
-    measure("products", result["products"], at_least=max(1, result["asked"]))
+    measure(
+        "products", result["products"], at_least=max(1, result["asked"]), cause=Cause.ENVIRONMENT
+    )
     # Their answers differ, so that one that was left over from the product before shows.
-    measure("sets of operands", result["sets"], at_least=2)
+    measure("sets of operands", result["sets"], at_least=2, cause=Cause.ENVIRONMENT)
 
 
 _BURN = Work(
@@ -64,9 +66,9 @@ _BURN = Work(
 def test_exact(result: Result, peers: Results, measure: Measure) -> None:
     """A device that computes wrongly only when hot passes every short test and fails in the job.
 
-    The same products as in the arithmetic checks, back to back at full power, each of them compared
-    bit for bit. One differing bit is a fault of this device, repeatable or not. Better cooling may
-    make it rarer and does not make the device sound: replace it. Without a wrong element, errors of
+    Products with known answers like those of the arithmetic checks, back to back at full power,
+    each compared bit for bit. One differing bit is a fault of this device, repeatable or not. Better
+    cooling may make it rarer and does not make the device sound: replace it. Without a wrong element, errors of
     this format under this load are rarer than "error rate below" with 95 % confidence; other
     formats are tested cooler.
     """
@@ -233,12 +235,13 @@ def test_together(result: Result, peers: Results, measure: Measure) -> None:
         else "none of them located",
     )
     measure("damaged pattern words", result["reference_wrong"], at_most=0)
-    measure("passes", result["passes"], at_least=2)  # one each way
+    measure("passes", result["passes"], at_least=2, cause=Cause.ENVIRONMENT)  # one each way
     measure(
         "memory verified",
         result["verified_bytes"],
         unit="bytes",
         at_least=max(1, result["passes"] * result["region_bytes"]),
+        cause=Cause.ENVIRONMENT,
     )
 
 

@@ -83,7 +83,9 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
     """
     _judge(result, measure, passes=result["passes"])
     _damage(result, measure)
-    measure("passes", result["passes"], at_least=3)  # forwards, backwards, and what that left
+    measure(
+        "passes", result["passes"], at_least=3, cause=Cause.ENVIRONMENT
+    )  # forwards, backwards, and what that left
     if device.kind is DeviceKind.GPU:
         measure(
             "free at the start",
@@ -130,9 +132,20 @@ def test_neighbours(result: Result, measure: Measure) -> None:
     rounds = result["rounds"]
     _judge(result, measure, passes=_TURNS * rounds)
     measure("rounds", result["rounds"], at_least=1)
-    measure("words kept", result["kept"], at_least=_TURNS, detail="of twenty, each in two states")
+    measure(
+        "words kept",
+        result["kept"],
+        at_least=_TURNS,
+        cause=Cause.ENVIRONMENT,
+        detail="of twenty, each in two states",
+    )
     others = result["bytes"] // 8 * 19 // 20  # of twenty words one is kept
-    measure("words disturbed", result["disturbed"], at_least=max(1, 2 * others * _TURNS * rounds))
+    measure(
+        "words disturbed",
+        result["disturbed"],
+        at_least=max(1, 2 * others * _TURNS * rounds),
+        cause=Cause.ENVIRONMENT,
+    )
     measure("rate", result["gb_per_s"], unit="GB/s")
 
 
@@ -175,9 +188,16 @@ def test_march(result: Result, measure: Measure) -> None:
     rounds = result["rounds"]
     _judge(result, measure, passes=_ELEMENTS * _MARCHES * rounds)
     measure("rounds", result["rounds"], at_least=1)
-    measure("marches", result["marches"], at_least=max(1, _MARCHES * rounds))
-    measure("marches that differ", result["programme"], at_least=_MARCHES)
-    measure("passes downwards", result["turned"], at_least=max(1, 2 * _MARCHES * rounds))
+    measure(
+        "marches", result["marches"], at_least=max(1, _MARCHES * rounds), cause=Cause.ENVIRONMENT
+    )
+    measure("marches that differ", result["programme"], at_least=_MARCHES, cause=Cause.ENVIRONMENT)
+    measure(
+        "passes downwards",
+        result["turned"],
+        at_least=max(1, 2 * _MARCHES * rounds),
+        cause=Cause.ENVIRONMENT,
+    )
     measure("rate", result["gb_per_s"], unit="GB/s")
 
 

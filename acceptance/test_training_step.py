@@ -131,7 +131,7 @@ def test_training_step(device: Device, result: Result, peers: Results, measure: 
     activation, gradient, weight and moment goes into a digest, and two runs that part name step,
     pass and module. Losses are not compared: a flipped bit of an activation moves them by less than
     any threshold, and many not at all. A device that does not repeat itself is faulty. One that
-    repeats itself and stands alone against a majority of its like is too. Where two differ, both
+    repeats itself and differs from two others that agree is too. Where two differ, both
     are undecided. Reset and update do not help: replace the device.
 
     What it cannot see: a fault that gives the same wrong bits in every run, on a device that has no
@@ -149,7 +149,7 @@ def test_training_step(device: Device, result: Result, peers: Results, measure: 
     measure("runs that differ", result["diverged"], at_most=0, detail=detail)
     measure("repeats", result["runs"] - 1, at_least=1)
     begun, seen = _BEGUN[device.kind], _SEEN[device.kind]
-    measure("digests of a run", len(result["trail"]), at_least=seen)
+    measure("digests of a run", len(result["trail"]), at_least=seen, cause=Cause.ENVIRONMENT)
     # The first run has nothing before it: only what it begins with is known.
     measure("digests compared", result["compared"], at_least=begun + (result["runs"] - 1) * seen)
     measure(

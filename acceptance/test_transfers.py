@@ -97,7 +97,13 @@ def test_copies(device: Device, result: Result, measure: Measure, limits: Rates)
     )
     gpu = device.kind is DeviceKind.GPU
     arena, rounds = result["arena"], max(result["rounds"], 1)
-    measure("arena", arena, unit="bytes", at_least=_ARENA_GPU if gpu else _ARENA_CPU)
+    measure(
+        "arena",
+        arena,
+        unit="bytes",
+        at_least=_ARENA_GPU if gpu else _ARENA_CPU,
+        cause=Cause.ENVIRONMENT,
+    )
     shares = {
         f"{way}, {kind}": [
             done / (due * rounds)
