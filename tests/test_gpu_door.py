@@ -151,6 +151,7 @@ def test_fewer_gpus_than_expected_are_undecided_where_the_driver_does_not_answer
     assert "2 NVIDIA controllers on the PCI bus" in run.count()["summary"]
 
 
+@pytest.mark.long
 def test_more_gpus_than_expected_are_undecided(node, libraries):
     run = Run(node, libraries, "--expect-gpus=1")
     assert run.status == 11, run.text

@@ -59,6 +59,7 @@ def test_a_fault_it_does_not_know_is_refused(pool, context):
     assert "knows 'flip'" in reply.message
 
 
+@pytest.mark.long
 def test_the_check_passes_on_sound_devices_and_its_detector_is_proved_on_each(tmp_path):
     ran = run_pytest(
         tmp_path, *SHIPPED, *QUICK, "-q", "--nodeproof-profile=gate", "-k", "test_pulses"

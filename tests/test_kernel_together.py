@@ -84,6 +84,7 @@ torch.bitwise_not = broken
 }
 
 
+@pytest.mark.long
 def test_the_check_passes_on_sound_devices_and_its_detector_is_proved_on_each(tmp_path):
     ran = run_pytest(
         tmp_path, *SHIPPED, *QUICK, "-q", "--nodeproof-profile=gate", "-k", "test_together"

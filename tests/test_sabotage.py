@@ -127,6 +127,7 @@ def test_a_run_past_its_deadline_is_undecided_with_a_finding_for_every_check(tmp
     assert "the run's deadline" in text
 
 
+@pytest.mark.long
 def test_without_shared_memory_a_run_is_undecided_and_says_what_is_short(tmp_path):
     script = "mount -t tmpfs -o size=64k none /dev/shm && exec " + " ".join(
         [*NODEPROOF, "run", "--device=cpu", f"--output={tmp_path}/out", "--deadline=25"]
