@@ -609,7 +609,7 @@ def suite(folder, *, selftest_only=False, **environment):
 def intruding(folder, number):
     """The intruder of test_bitflips, which is to hit batched products too."""
     text = INTRUDER.read_text()
-    old = '("aten.mm.", "aten._int_mm.")'
+    old = '("aten.mm.", "aten._int_mm.", "aten._scaled_mm.")'
     assert old in text
     (folder / "in").mkdir()
     (folder / "in" / "sitecustomize.py").write_text(text.replace(old, repr(PRODUCTS)))

@@ -448,7 +448,7 @@ BROKEN = [
     ("kernels/cargo.py", 'pairs.append(("all", host.digest(), device.digest()))', "pass"),
     ("kernels/cargo.py", "for place in sample(host)]", "for place in ()]"),
     ("acceptance/test_transfers.py", "            at_least=1,\n            detail=f", "            detail=f"),
-    ("acceptance/test_transfers.py", ", at_least=_ARENA_GPU if gpu else _ARENA_CPU", ""),
+    ("acceptance/test_transfers.py", "        at_least=_ARENA_GPU if gpu else _ARENA_CPU,\n", ""),
 ]  # fmt: skip
 LEFT_OUT = [
     ("kernels/transfers.py", '            self._fly([self._flight(way, "odd", cargo.odd(self.rounds))])\n', ""),
