@@ -88,7 +88,7 @@ class Pattern:
         spoilt = []
         for name, now, was in self._stored():
             drawn = ((at % now.numel(), bit % 64) for at, bit in draws)
-            at, bit = sound(drawn, lambda d, now=now, was=was: int(now[d[0]]) == int(was[d[0]]))  # type: ignore[misc]
+            at, bit = sound(drawn, lambda d, now=now, was=was: int(now[d[0]]) == int(was[d[0]]))  # type: ignore[misc]  # mypy infers no lambda with defaults
             now[at] = now[at] ^ signed(1 << bit)
             spoilt.append(name)
         return spoilt

@@ -98,11 +98,11 @@ def usable(device: Any, block: int) -> bool:
     return True
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _verify(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    cells,  # noqa: ANN001  int64 pointers
-    base,  # noqa: ANN001
-    masks,  # noqa: ANN001
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]  # Triton has no types
+def _verify(  # type: ignore[no-untyped-def]  # noqa: ANN202  Triton types arguments at launch
+    cells,  # noqa: ANN001  int64 pointer
+    base,  # noqa: ANN001  int64 pointer
+    masks,  # noqa: ANN001  int64 pointer
     wrong,  # noqa: ANN001  int32 pointer
     blocks,  # noqa: ANN001  int32
     BLOCK: tl.constexpr,
