@@ -31,6 +31,7 @@ _PLANTED_REGION = {"cuda": 256 * _MIB, "cpu": 2 * _MIB}
 _BLOCK = {"cuda": 64 * _MIB, "cpu": _MIB // 4}
 _SIZE = {"cuda": 8192, "cpu": 512}
 _SHARE_OF_FREE = 4  # the region is at most the fourth part of what a GPU has free
+_APART_S = 1.0  # at most, between the halves' beginnings
 _ROUNDS = 2  # at least: products and passes over the memory
 
 
@@ -50,18 +51,20 @@ def together(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict
     sweep = _sweep(context, device, small=bool(plant))
     memory_planted: list[dict[str, Any]] = []
     begun = time.monotonic()
+    # What counts is how long both ran, and they do not begin and end at the same moment.
+    lasts_s = seconds + _APART_S if seconds else 0.0
     stop = threading.Event()  # set when a half breaks off, so that the other does not go on alone
     passes = 0
 
     def multiply() -> None:
         done = 0
-        while not stop.is_set() and (done < _ROUNDS or time.monotonic() - begun < seconds):
+        while not stop.is_set() and (done < _ROUNDS or time.monotonic() - begun < lasts_s):
             load.multiply(flip=plant == "flip" and done == 0)
             done += 1
 
     def remember() -> None:
         nonlocal passes
-        while not stop.is_set() and (passes < _ROUNDS or time.monotonic() - begun < seconds):
+        while not stop.is_set() and (passes < _ROUNDS or time.monotonic() - begun < lasts_s):
             odd = passes % 2 == 1
             phase = "backwards" if odd else "forwards"
             if plant and not memory_planted:
