@@ -5,6 +5,7 @@ VENV ?= .venv
 WHEEL ?=
 PROFILE ?= quick
 OUTPUT ?= nodeproof-results
+JOBS ?= 2 # tests at a time: most of their time they wait for processes they started
 # A GPU that is in the machine is tested, even where its driver is missing (and the run is then
 # undecided); only a machine without one rehearses.
 DEVICE ?= $(shell grep -lsx 0x10de /sys/bus/pci/devices/*/vendor >/dev/null && echo cuda || { test -e /dev/nvidiactl && echo cuda || echo cpu; })
@@ -21,10 +22,10 @@ accept: $(VENV)/node
 	@$(BIN)/nodeproof run --profile $(PROFILE) --device $(DEVICE) --output $(OUTPUT)
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not long"
 
 test-all: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
