@@ -119,6 +119,19 @@ def test_a_check_of_the_environment_condemns_no_hardware():
     assert (told.outcome, told.cause, told.remedy) == (FAIL, ENVIRONMENT, Remedy.RETEST)
 
 
+def test_the_remedy_of_a_measurement_counts_where_it_blames_the_hardware():
+    graver = Measurement(name="a", value=1, at_most=0, remedy=Remedy.REPLACE)
+    milder = Measurement(name="b", value=1, at_most=0, remedy=Remedy.RESET_GPU)
+    foreign = Measurement(name="c", value=1, at_most=0, cause=ENVIRONMENT, remedy=Remedy.REPLACE)
+    of_reboot = dataclasses.replace(declared(), remedy=Remedy.REBOOT)
+    plain = Measurement(name="d", value=1, at_most=0)
+    assert judge(of_reboot, [milder], None).remedy is Remedy.RESET_GPU
+    assert judge(of_reboot, [milder, plain], None).remedy is Remedy.REBOOT
+    assert judge(of_reboot, [graver, milder, plain], None).remedy is Remedy.REPLACE
+    assert judge(of_reboot, [milder, foreign], None).remedy is Remedy.RESET_GPU
+    assert judge(of_reboot, [foreign], None).remedy is Remedy.RETEST
+
+
 def test_a_summary_says_each_broken_limit_and_the_assertion_and_no_other():
     told = judge(declared(), [HELD, BROKEN, SEEN], AssertionError("3 words differ"))
     assert told.summary == "wrong 3 words (wants at most 0); 3 words differ"

@@ -41,6 +41,12 @@ def test_a_sound_check_passes_on_each_device_with_a_number_and_its_detector_prov
     assert {ran.selftests()[f"site.case.{check}", f"cpu{n}"]["caught"] for n in (0, 1)} == {True}
 
 
+def test_a_check_of_what_moved_knows_the_state_before_the_first_check(ran):
+    for device in ("cpu0", "cpu1"):
+        found = ran.findings()["site.case.moved", device]
+        assert (found["outcome"], found["measurements"][0]["name"]) == ("pass", "same")
+
+
 def test_a_check_over_all_devices_makes_one_finding(ran):
     found = [f for (check, _), f in ran.findings().items() if check == "site.case.gathered"]
     assert [(f["outcome"], f["device"]["kind"]) for f in found] == [("pass", "node")]
@@ -71,6 +77,7 @@ def test_a_device_that_did_not_answer_is_nobodys_peer(ran):
         ("unready", "environment", "retest", "value 7 (wants at least 9)"),
         ("asserted", "hardware", "reset-gpu", "seven is no eight"),
         ("failed", "hardware", "reset-gpu", "by hand"),
+        ("graver", "hardware", "replace", "value 7 (wants at least 9); label 1 (wants at most 0)"),
         ("excused", "hardware", "reset-gpu", "value 7 (wants at least 9)"),
     ],
 )
@@ -100,6 +107,7 @@ def test_a_broken_limit_or_assertion_is_a_fail_with_cause_and_remedy(
         ("dying", "environment", "ended with status 3; its last words: my last words"),
         ("hanging", "environment", "ran past its deadline"),
         ("shapeless", "environment", "TypeError"),
+        ("unstarted", "environment", "at the start of the run: a sentence"),
         ("unfindable", "environment", "has no attribute 'nowhere'"),
     ],
 )

@@ -65,9 +65,13 @@ class Measure(Protocol):
         at_least: float | None = None,
         at_most: float | None = None,
         cause: Cause | None = None,
+        remedy: Remedy | None = None,
         detail: str = "",
     ) -> None:
-        """Raise `CannotMeasure` for what is no finite number (`None`, text, NaN, a bool)."""
+        """Take a reading; where it is short, `cause` and `remedy` go before the check's own.
+
+        Raise `CannotMeasure` for what is no finite number (`None`, text, NaN, a bool).
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,10 @@ class Work:
     keyword arguments of `args`, of the limits named in `from_limits`, and `seconds` where there is
     a `load` and no fault is planted. It returns a mapping of plain JSON values. Two checks that declare an equal `Work`
     share one execution of it.
+
+    `before` is another work function, called without arguments on every device before the first
+    check of the run; what it returned is given to `call` as `before`. Where it could not be read,
+    the work ends in that refusal: what moved can't be known without where it stood.
     """
 
     call: str
@@ -105,6 +113,7 @@ class Work:
     load: Load | None = None
     deadline_s: float = 60.0  # on top of the load's seconds
     group: bool = False  # the devices work together: each gets rank, size and a meeting point
+    before: str = ""
     last: bool = False  # reads what all other work left behind, so it is done after that
 
 

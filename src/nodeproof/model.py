@@ -125,6 +125,7 @@ class Measurement:
     at_least: float | None = None
     at_most: float | None = None
     cause: Cause | None = None  # whose fault a broken bound is, where it is not the check's own
+    remedy: Remedy | None = None  # what helps then, where it is not what the check says
     detail: str = ""  # for people: where, which, and what it looked like
 
     @property

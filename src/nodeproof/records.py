@@ -202,7 +202,7 @@ def finding_from(data: Mapping[str, Any]) -> Finding:
 
 
 def _measurement(data: Mapping[str, Any]) -> Measurement:
-    cause = data["cause"]
+    cause, remedy = data["cause"], data["remedy"]
     return Measurement(
         name=text(data["name"]),
         value=_number(data["value"]),
@@ -210,6 +210,7 @@ def _measurement(data: Mapping[str, Any]) -> Measurement:
         at_least=_bound(data["at_least"]),
         at_most=_bound(data["at_most"]),
         cause=None if cause is None else Cause(cause),
+        remedy=None if remedy is None else Remedy(remedy),
         detail=text(data["detail"]),
     )
 

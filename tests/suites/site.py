@@ -310,6 +310,30 @@ def test_limited(result: Result, measure: Measure, limits: Floor) -> None:
     measure("value", result["value"], at_least=limits.lowest)
 
 
+@of(
+    "moved",
+    work=Work(call="standin_work:echo", before="standin_work:echo"),
+    plant=Plant(alter=lambda result: {**result, "before": result}),
+)
+def test_moved(result: Result, measure: Measure) -> None:
+    """Knows what there was before the first check: a worker that another check has ended since."""
+    measure("same", int(result["before"]["pid"] == result["pid"]), at_most=0)
+
+
+@of("unstarted", work=Work(call="standin_work:echo", before="standin_work:fail"))
+def test_unstarted(result: Result, measure: Measure) -> None:
+    """Can't know what there was before the first check."""
+    measure("value", 1, at_least=0)
+
+
+@of("graver")
+def test_graver(result: Result, measure: Measure) -> None:
+    """Short of one limit that asks for more than the check does, and of one that blames nothing."""
+    measure("value", result["value"], at_least=9, remedy=Remedy.REPLACE)
+    measure("label", 1, at_most=0, remedy=Remedy.KILL_WORKLOAD)
+    measure("room", 0, at_least=1, cause=Cause.ENVIRONMENT, remedy=Remedy.REPLACE)
+
+
 @of("forgiven")
 def test_forgiven(result: Result, measure: Measure) -> None:
     """Short, and waived on one device."""

@@ -168,6 +168,7 @@ class Acceptance:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, self._stop)
         self._runner.watch()
+        self._runner.note_starts([(declared.work, device) for declared, device in checks])
 
     def _close(self) -> None:
         self._runner.close(hurried=True)

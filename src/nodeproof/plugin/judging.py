@@ -24,6 +24,7 @@ class Measurements:
         at_least: float | None = None,
         at_most: float | None = None,
         cause: Cause | None = None,
+        remedy: Remedy | None = None,
         detail: str = "",
     ) -> None:
         """Record one reading. Raises `CannotMeasure` for what is no finite number."""
@@ -42,6 +43,7 @@ class Measurements:
                 at_least=at_least,
                 at_most=at_most,
                 cause=cause,
+                remedy=remedy,
                 detail=detail,
             )
         )
@@ -88,7 +90,7 @@ def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | Non
         return Judgement(
             outcome=Outcome.FAIL,
             cause=cause,
-            remedy=spec.remedy if cause is Cause.HARDWARE else Remedy.RETEST,
+            remedy=_remedy(spec, broken),
             summary="; ".join(said),
             bounded=bounded,
             broken=frozenset(m.name for m in broken),
@@ -103,3 +105,12 @@ def judge(spec: CheckSpec, taken: list[Measurement], raised: BaseException | Non
     return Judgement(
         outcome=Outcome.PASS, cause=None, remedy=Remedy.NONE, summary="", bounded=bounded
     )
+
+
+def _remedy(spec: CheckSpec, broken: list[Measurement]) -> Remedy:
+    """Return the most severe remedy of what blames the hardware; all else asks for another test."""
+    blaming = [m for m in broken if (m.cause or spec.cause) is Cause.HARDWARE]
+    remedies = [m.remedy or spec.remedy for m in blaming]
+    if not broken and spec.cause is Cause.HARDWARE:  # an assertion, which has no measurement
+        remedies.append(spec.remedy)
+    return max(remedies, key=lambda r: r.severity, default=Remedy.RETEST)

@@ -72,6 +72,7 @@ class Runner:
     _samples: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # of this work
     _first: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _starts: dict[tuple[str, str], Reply] = field(default_factory=dict)
     _meetings: int = 0
     _closed: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -110,11 +111,27 @@ class Runner:
         if lost:
             self.record("event", {"name": "worker.lost", "text": lost.text})
 
+    def note_starts(self, works: Sequence[tuple[Work, Device]]) -> None:
+        """Read what work at the end of the run has to know of the start, before anything moves."""
+        for call in dict.fromkeys(work.before for work, _ in works if work.before):
+            wanted = [(work, device) for work, device in works if work.before == call]
+            deadline_s = min(work.deadline_s for work, _ in wanted)
+            on = {device.id: device for _, device in wanted}  # node and host are called alike
+            calls = {
+                self._worker(device): Call(call=call, args={}, context=self._context(device))
+                for device in on.values()
+            }
+            replies = self.pool.run(calls, deadline_s=deadline_s)
+            for device in on.values():
+                self._starts[call, device.id] = replies[self._worker(device)]
+
     def perform(
         self, work: Work, args: Mapping[str, Any], devices: Sequence[Device], *, load_s: float
     ) -> dict[str, Done]:
         """Do `work` on all `devices` at once, unless it was done; return what became of it by id."""
-        identity = json.dumps([work.call, work.group, dict(args), load_s], sort_keys=True)
+        identity = json.dumps(
+            [work.call, work.before, work.group, dict(args), load_s], sort_keys=True
+        )
         due = [d for d in devices if (identity, d.id) not in self._done]
         if due:
             whole = {**args, "seconds": load_s} if load_s else dict(args)
@@ -164,7 +181,8 @@ class Runner:
     def _once(
         self, work: Work, args: Mapping[str, Any], devices: Sequence[Device], load_s: float
     ) -> dict[str, Done]:
-        calls = {}
+        calls: dict[str, Call] = {}
+        unread: dict[str, Reply] = {}
         self._meetings += 1
         for rank, device in enumerate(devices):
             group = None
@@ -176,10 +194,18 @@ class Runner:
                     "labels": [d.label for d in devices],
                 }
             context = self._context(device, group)
-            calls[self._worker(device)] = Call(call=work.call, args=args, context=context)
+            given = dict(args)
+            if work.before:
+                start = self._starts.get((work.before, device.id))
+                if not isinstance(start, Answer):
+                    unread[self._worker(device)] = _unread(start)
+                    continue
+                given["before"] = dict(start.result)
+            calls[self._worker(device)] = Call(call=work.call, args=given, context=context)
         self._samples.clear()
         started = time.monotonic()
-        replies = self.pool.run(calls, deadline_s=work.deadline_s + load_s)
+        replies = self.pool.run(calls, deadline_s=work.deadline_s + load_s) if calls else {}
+        replies = {**replies, **unread}
         seconds = time.monotonic() - started
         return {
             d.id: Done(
@@ -230,3 +256,18 @@ class Runner:
         else:
             device = next((d.id for d in self.devices if d.label == worker), "")
             self.record("event", {**clock, "device": device, **content})
+
+
+def _unread(start: Reply | None) -> Raised:
+    """What becomes of work that has to know of the start of the run, where that was not read."""
+    said = "it was not read"
+    if isinstance(start, Raised):
+        said = start.message
+    elif isinstance(start, Lost):
+        said = start.text
+    return Raised(
+        type="CannotMeasure",
+        message=f"at the start of the run: {said}",
+        cause=Cause.ENVIRONMENT.value,
+        trace="",
+    )
