@@ -1,0 +1,45 @@
+"""The network that a run of NCCL had to use, held against the one that its text names."""
+
+from __future__ import annotations
+
+from nodeproof.parsers.nccl_lines import Lines
+from nodeproof.parsers.reading import Context, Grade
+
+Judged = tuple[Grade, str] | None  # a grade and its reason; `None`: nothing to say
+
+
+def network(lines: Lines, context: Context) -> Judged:
+    """Judge what was used by what the node type has; `None` where it is right or nothing is known.
+
+    A network that is only not named is a warning: the run may have used it or not.
+    """
+    used = lines.transport
+    if context.get("nvlink_expected") is True and "SHM" in lines.channels:
+        return Grade.FAIL, "GPUs of one node talk over shared memory and not over NVLink"
+    for wanted, key in (("efa", "efa_expected"), ("ib", "ib_expected")):
+        if context.get(key) is not True:
+            continue
+        others = [name for name in lines.providers if not name.startswith("efa")]
+        if wanted == "efa" and others and used != "efa":
+            return Grade.FAIL, f"libfabric chose {others[0]} and not EFA, which this node type has"
+        if used == wanted:
+            return _nics(lines, context) if wanted == "efa" else None
+        if used not in {"unknown", "nvlink"}:
+            return Grade.FAIL, f"{used} was used and not {wanted}, which this node type has"
+        if lines.no_efa and wanted == "efa":
+            return Grade.ERROR, "libfabric found no EFA device, and what was used then is not shown"
+        return Grade.WARN, f"the text does not say that {wanted} was used"
+    return None
+
+
+def _nics(lines: Lines, context: Context) -> Judged:
+    wanted = context.get("efa_nics_expected")
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        return None
+    if not lines.nics:
+        return Grade.WARN, f"EFA is used, and how many of {wanted} cards is not shown"
+    if (least := min(lines.nics)) < wanted:
+        return Grade.FAIL, f"EFA is used with {least} of {wanted} cards"
+    if (most := max(lines.nics)) > wanted:
+        return Grade.ERROR, f"{most} EFA cards where {wanted} are expected: correct the expectation"
+    return None

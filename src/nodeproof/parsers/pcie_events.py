@@ -1,0 +1,118 @@
+"""PCIe: advanced error reports of a port, and links that run below what a device can do.
+
+Texts: torvalds/linux drivers/pci/pcie/aer.c, dpc.c and drivers/pci/pci.c. A report has a head (the
+port tells that a message came in) and details (of the port or of the device behind it), in old and
+new words; the port is what the kernel heard it from, and often the only device it is sure of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nodeproof.parsers.log_lines import Line, address_of
+from nodeproof.parsers.reports import Report
+
+_DEVICE = r"(?:\S+ )?(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7]): +"
+_SEVERITY = (
+    r"(?P<word>Corrected|Correctable|(?:Uncorrected|Uncorrectable)? *\(?(?:Non-?Fatal|Fatal)\)?)"
+)
+_HEAD = re.compile(
+    _DEVICE + r"AER: +(?:Multiple )?" + _SEVERITY + r" error (?:message )?received\b(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_DETAIL = re.compile(_DEVICE + r"(?:AER: +)?PCIe Bus Error: severity=" + _SEVERITY, re.IGNORECASE)
+_RECOVERY = re.compile(
+    _DEVICE + r"(?:AER: +)?(?:device recovery failed|subordinate device reset failed)",
+    re.IGNORECASE,
+)
+_LIMITED = re.compile(
+    _DEVICE
+    + r"[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+) ?(?:GT/s)? +(?:PCIe )?"
+    r"x(?P<width>\d+) link at \S+(?: +\(capable of [\d.]+ Gb/s with (?P<can_speed>[\d.]+) ?(?:GT/s)? +"
+    r"(?:PCIe )?x(?P<can_width>\d+))?"
+)
+_FOLLOWS = 10_000  # bytes of other talk that may stand between a head and its details
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A link that runs below what its device can do. `narrow` where lanes are missing."""
+
+    device: str
+    narrow: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A head that waits for its details."""
+
+    port: str
+    kind: str
+    source: str | None
+    line: Line
+    seen: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Pcie:
+    """Reads line by line."""
+
+    heads: list[_Open] = field(default_factory=list)
+    done: list[Report] = field(default_factory=list)
+    limited: list[Limited] = field(default_factory=list)
+    recoveries: list[Report] = field(default_factory=list)
+
+    def read(self, line: Line) -> bool:
+        """Take the line if it is about a PCIe port or link."""
+        if head := _HEAD.match(line.text):
+            self._head(head, line)
+        elif detail := _DETAIL.match(line.text):
+            self._detail(detail, line)
+        elif limited := _LIMITED.match(line.text):
+            self._limited(limited, line)
+        elif recovery := _RECOVERY.match(line.text):
+            device = address_of(recovery["device"])
+            self.recoveries.append(
+                Report(source="aer", kind="aer.recovery", device=device, line=line)
+            )
+        else:
+            return False
+        return True
+
+    def _head(self, head: re.Match[str], line: Line) -> None:
+        port, kind = str(address_of(head["device"])), _kind(head["word"])
+        self.heads.append(_Open(port=port, kind=kind, source=address_of(head["rest"]), line=line))
+        del self.heads[:-8]  # details follow soon, or never
+        self.done.append(Report(source="aer", kind=kind, device=port, line=line))
+
+    def _detail(self, detail: re.Match[str], line: Line) -> None:
+        device, kind = str(address_of(detail["device"])), _kind(detail["word"])
+        for head in reversed(self.heads):
+            near = line.place - head.line.place <= _FOLLOWS
+            heard = device in {head.port, head.source} or head.source is None
+            if near and heard and head.kind == kind and device not in head.seen:
+                head.seen.add(device)
+                return
+        self.done.append(Report(source="aer", kind=kind, device=device, line=line))
+
+    def _limited(self, found: re.Match[str], line: Line) -> None:
+        device = str(address_of(found["device"]))
+        self.done.append(Report(source="pcie", kind="pcie.limited", device=device, line=line))
+        known = found["can_width"] is not None
+        narrow = not known or int(found["width"][:6]) < int(found["can_width"][:6])
+        self.limited.append(Limited(device=device, narrow=narrow))
+
+    def reports(self) -> Iterator[Report]:
+        """Every report. That a port did not recover is news only where no error is told."""
+        yield from self.done
+        if not any(report.kind in {"aer.fatal", "aer.nonfatal"} for report in self.done):
+            yield from self.recoveries
+
+
+def _kind(word: str) -> str:
+    word = word.lower()
+    if word.startswith("correct"):
+        return "aer.corrected"
+    return "aer.nonfatal" if "non" in word else "aer.fatal"
