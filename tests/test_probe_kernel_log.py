@@ -72,7 +72,9 @@ def ask(pool, context, library, tmp_path):
             environment["STANDIN_LOG"] = str(tmp_path / name)
         pool.add(name, environment)
         facts = {"pci": "00000000:3B:00.0"} if args.pop("known", True) else {}
-        work = Call(call=call, args=args, context=context(device_id="GPU-1", facts=facts))
+        # Without the other sources of this machine: what is not in `log` can't be read.
+        own = context(device_id="GPU-1", facts=facts, host_root=str(tmp_path / "root"))
+        work = Call(call=call, args=args, context=own)
         return pool.run({name: work}, deadline_s=20)[name]
 
     return asked
@@ -81,7 +83,7 @@ def ask(pool, context, library, tmp_path):
 def test_only_what_is_new_and_of_this_gpu_counts(ask):
     cursor = ask(CURSOR, START + xid(13, at=150.0))
     assert isinstance(cursor, Answer), cursor
-    assert cursor.result == {"at": 150.0}
+    assert cursor.result == {"at": 150.0, "source": "syslog(2)"}
     log = (
         START
         + xid(13, at=150.0)
@@ -109,16 +111,19 @@ def test_a_log_whose_older_lines_are_gone_says_so(ask):
     assert (reply.result["found"], reply.result["reaches_back"]) == ([], False)
 
 
-def test_an_empty_log_does_not_reach_back(ask):
-    reply = ask(XIDS, "no times here\n", since=100.0)
+def test_a_line_break_that_only_python_knows_begins_no_line_of_the_kernels_own(ask):
+    log = START + "<12>[  200.0] said \x85" + xid(79) + "<12>[  201.0] and \u2028" + xid(79)
+    reply = ask(XIDS, log, since=100.0)
     assert isinstance(reply, Answer), reply
-    assert reply.result["reaches_back"] is False
+    assert reply.result["found"] == []
 
 
 @pytest.mark.parametrize(
     ("log", "more", "says"),
     [
         (None, {"since": 100.0}, "CAP_SYSLOG"),
+        ("", {"since": 100.0}, "CAP_SYSLOG"),
+        ("no times here\n", {"since": 100.0}, "no line with a time"),
         (START, {"since": None}, "when the run began"),
         (START, {"since": 100.0, "known": False}, "PCI address"),
         (START + xid(79, pci="PCI:3b"), {"since": 100.0}, ""),

@@ -1,23 +1,22 @@
-"""Xids in the kernel's log: what the driver says of a GPU, to whoever may read it.
+"""Xids in the kernel's log: what the driver says of a GPU.
 
-The kernel's buffer is read by syslog(2), which in a container takes CAP_SYSLOG and no more. A log
-that can't be read is never a log without Xids.
+A log that can't be read is never a log without Xids.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nodeproof.probes.kernel_lines import lines_of
+from nodeproof.probes.log_sources import current
 from nodeproof.probes.pci import normalised
 from nodeproof.probes.tree import Unreadable
 from nodeproof.worker import Context
 
-_READ_ALL, _SIZE = 3, 10  # syslog(2)
 # Older drivers leave out "PCI:". The level in front is what the kernel gives a line; its facility,
 # all bits above the third, is 0 for the kernel alone, so that a program can't write one.
 _XID = re.compile(
@@ -36,14 +35,14 @@ class Xid:
     text: str
 
 
-def cursor(context: Context) -> dict[str, Any]:  # noqa: ARG001  a work function takes one
-    """Work function: `at`, the time of the log's last line, by the log's own clock.
+def cursor(context: Context) -> dict[str, Any]:
+    """Work function: `at`, the time of the log's last line, by the log's own clock, and `source`.
 
     That clock drifts from those that programs read, by minutes in a month, so the start of a run
     is known by what the log said then. Raises `Unreadable`.
     """
-    times = _times(ring_buffer())
-    return {"at": max(times, default=0.0)}
+    log = current(context, since=math.inf)
+    return {"at": log.last_at, "source": log.source}
 
 
 def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str, Any]:
@@ -52,8 +51,8 @@ def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str,
     With `plant="line"` a line of Xid 79 for this device is put at the end of what was read.
     Returns `found` (`pci`, `code`, `at`, `text` of each), `planted`, `lines` (of the whole log),
     `reaches_back` (whether what was read begins no later than `since`: older lines of a full buffer
-    are gone) and `pci`. Raises `Unreadable` where log or address can't be read, now or at the start;
-    `ValueError` for an unknown plant.
+    are gone), `source` and `pci`. Raises `Unreadable` where log or address can't be read, now or at
+    the start; `ValueError` for an unknown plant.
     """
     if plant not in {"", "line"}:
         raise ValueError(f"plant {plant!r}: this probe knows 'line'")
@@ -67,25 +66,26 @@ def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str,
         raise Unreadable(
             "the kernel's log could not be read when the run began, so that nothing is new in it"
         )
-    address, text = normalised(address), ring_buffer()
-    planted = []
+    address, log = normalised(address), current(context, since=since)
+    planted, text = [], log.text
     if plant:
-        at = round(max(since, *_times(text), 0.0) + 1, 6)
-        text += f"<3>[{at:12.6f}] NVRM: Xid (PCI:{address}): 79, planted by the self-test\n"
+        at = round(max(since, log.last_at) + 1, 6)
+        text += lines_of(3, at, f"NVRM: Xid (PCI:{address}): 79, planted by the self-test")
         planted = [Xid(pci=address, code=79, at=at, text="planted by the self-test")]
     mine = [x for x in reported(text) if x.pci == address and x.at > since]
     return {
         "found": [asdict(x) for x in mine],
         "planted": [asdict(x) for x in planted],
         "lines": text.count("\n"),
-        "reaches_back": min(_times(text), default=since + 1) <= since,
+        "reaches_back": log.reaches(since),
+        "source": log.source,
         "pci": address,
     }
 
 
 def reported(text: str) -> Iterator[Xid]:
     """Every Xid in the kernel's own lines of a log, in order."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         found = _XID.match(line)
         if found and int(found["level"]) < 8:
             yield Xid(
@@ -96,29 +96,5 @@ def reported(text: str) -> Iterator[Xid]:
             )
 
 
-def ring_buffer() -> str:
-    """Return the kernel's log as it stands. Raises `Unreadable`."""
-    library = ctypes.CDLL(None, use_errno=True)
-    size = library.klogctl(_SIZE, None, 0)
-    if size <= 0:
-        raise Unreadable(_refusal(ctypes.get_errno()))
-    buffer = ctypes.create_string_buffer(size)
-    length = library.klogctl(_READ_ALL, buffer, size)
-    if length < 0:
-        raise Unreadable(_refusal(ctypes.get_errno()))
-    return buffer.raw[:length].decode("utf-8", "backslashreplace")
-
-
-def _times(text: str) -> list[float]:
-    return [float(at) for at in re.findall(r"^<\d+>\[\s*(\d+\.\d+)\]", text, re.MULTILINE)]
-
-
 def _with_function(address: str) -> str:
     return address if "." in address else f"{address}.0"
-
-
-def _refusal(number: int) -> str:
-    return (
-        f"the kernel's log can't be read by syslog(2): {os.strerror(number)}; give the container "
-        "CAP_SYSLOG, or run as root"
-    )

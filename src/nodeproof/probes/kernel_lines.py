@@ -1,0 +1,96 @@
+"""What every source of the kernel's log is brought to: lines with level and time, and how far back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from nodeproof.probes.tree import Unreadable
+
+_AT_BOOT_S = 1.0  # the kernel stamps its first lines with zero; a log that has them is whole
+# What Python takes for the end of a line and the kernel doesn't: with one of these, a part of a
+# message could pass for a line of the kernel's own.
+_BREAKS = {ord(c): f"\\x{ord(c):02x}" for c in "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
+_STAMPED = re.compile(r"^<\d+>\[\s*(\d{1,12}\.\d{1,9})\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """The kernel's log as one source has it.
+
+    `text` has lines of the form `<priority>[seconds] message`: the priority of syslog(2), whose
+    facility is 0 for the kernel alone, and the kernel's clock since boot. `complete`: it begins
+    with the boot. `unreadable` counts messages that are there and can't be shown, `damaged` parts
+    of the source of which nobody can say what was in them: such a log can show a fault and can't
+    show that there is none. `notes` say all that in words.
+    """
+
+    text: str
+    source: str
+    first_at: float
+    last_at: float
+    complete: bool
+    unreadable: int = 0
+    damaged: int = 0
+    notes: tuple[str, ...] = ()
+
+    def reaches(self, at: float) -> bool:
+        """Whether the log begins no later than `at`, or with the boot."""
+        return self.complete or self.first_at <= at
+
+
+def stamped(
+    text: str,
+    source: str,
+    *,
+    unreadable: int = 0,
+    damaged: int = 0,
+    notes: tuple[str, ...] = (),
+) -> Log:
+    """Lines as a `Log`. Raises `Unreadable` where none has a time: nothing was read then."""
+    text = text.replace("\r\n", "\n").translate(_BREAKS)
+    times = [float(at) for at in _STAMPED.findall(text)]
+    if not times:
+        raise Unreadable(
+            f"the kernel's log by {source} has no line with a time: it was cleared (dmesg --clear), "
+            "or the kernel was started with printk.time=0"
+        )
+    return Log(
+        text=text,
+        source=source,
+        first_at=min(times),
+        last_at=max(times),
+        complete=min(times) < _AT_BOOT_S,
+        unreadable=unreadable,
+        damaged=damaged,
+        notes=notes,
+    )
+
+
+def lines_of(priority: int, at: float, message: str) -> str:
+    """One record as lines, each with its prefix, so that no line can pass for another's."""
+    prefix = f"<{priority}>[{at:12.6f}] "
+    return "".join(f"{prefix}{line}\n" for line in message.removesuffix("\n").split("\n"))
+
+
+def extended(log: Log, older: Log) -> Log:
+    """`log` with what `older` has from before it. Unchanged where `older` reaches no further.
+
+    Damage to `older` stays in the notes: without it there would be nothing from that time at all.
+    """
+    if older.first_at >= log.first_at:
+        return log
+    kept = []
+    for line in older.text.splitlines(keepends=True):
+        found = _STAMPED.match(line)
+        if found and float(found[1]) < log.first_at:
+            kept.append(line)
+    return replace(
+        log,
+        text="".join(kept) + log.text,
+        source=f"{older.source}, then {log.source}",
+        first_at=older.first_at,
+        complete=older.complete,
+        unreadable=log.unreadable + older.unreadable,
+        notes=(*log.notes, *older.notes),
+    )
