@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from nodeproof.acceptance.recovery import recovery
 from nodeproof.checks import (
     Alter,
     Cause,
@@ -18,20 +21,43 @@ from nodeproof.checks import (
 # What has to stand still, and what has to be zero whenever it is read.
 _STILL = {
     "ecc_uncorrected": "uncorrected ECC errors",
+    "sram_uncorrected": "uncorrected ECC errors in SRAM",
+    "dram_uncorrected": "uncorrected ECC errors in DRAM",
     "rows_remapped": "rows of memory remapped",
+    "retired_pages": "pages of memory retired",
     "nvlink_replays": "NVLink replays",
     "nvlink_recoveries": "NVLink recoveries",
+    "nvlink_packet_errors": "NVLink packet errors",
+    "nvlink_retrainings": "NVLinks trained anew",
 }
-_ZERO = {"remap_pending": "remaps pending", "remap_failed": "remaps failed"}
-_SHOWN = {"ecc_corrected": "corrected ECC errors", "pcie_replays": "PCIe replays"}
+_ZERO = (
+    ("remap_pending", "remaps pending", None),
+    ("remap_failed", "remaps failed", Remedy.REPLACE),
+)
+_STATES = frozenset({"remap_pending", "remap_failed", "recovery_action"})  # and no counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How far a counter may move during a run. `None` is shown and not judged.
+
+    DCGM fails a GPU at 100 CRC errors of an NVLink a second (DcgmGPUHardwareLimits.h); here it is
+    that in a whole run. No figure of sound devices is known for what is `None`.
+    """
+
+    nvlink_crc: int | None = 99
+    thermal_violation_s: float | None = 1.0  # held down by heat
+    ecc_corrected: int | None = None
+    pcie_replays: int | None = None
 
 
 def _moved(by: int) -> Alter:
     def alter(result: Result) -> Result:
-        start = result["telemetry"]["at_start"]
-        known = [name for name, count in result["counters"].items() if count is not None]
-        moved = {name: (start.get(name) or 0) + by for name in known}
-        return {**result, "counters": {**result["counters"], **moved}}
+        # One of them at least has to be there, whatever this GPU counts.
+        start = {**result["at_start"], "ecc_uncorrected": 0}
+        now = {**result["counters"], "ecc_uncorrected": 0}
+        moved = {name: (start.get(name) or 0) + by for name in now if now[name] is not None}
+        return {**result, "at_start": start, "counters": {**now, **moved}}
 
     return alter
 
@@ -40,33 +66,51 @@ def _moved(by: int) -> Alter:
     "device.burnin.errors",
     kinds=(DeviceKind.GPU,),
     remedy=Remedy.RESET_GPU,
-    work=Work(call="nodeproof.probes.counters:read", last=True, deadline_s=30),
+    limits=Growth,
+    work=Work(
+        call="nodeproof.probes.counters:read",
+        before="nodeproof.probes.counters:read",
+        last=True,
+        deadline_s=30,
+    ),
     plant=(
         Plant(alter=_moved(1)),
+        Plant(alter=_moved(1 << 40)),  # what may move a little, or may be set to
         Plant(alter=_moved(-1), breaks=("counters that went back",)),
-        altered("counters compared", counters={}),
+        altered("counters compared", "counters refused", counters={}, refusals=["planted"]),
     ),
 )
-def test_errors(result: Result, measure: Measure) -> None:
+def test_errors(result: Result, measure: Measure, limits: Growth) -> None:
     """A GPU that counts errors of its own under load goes on to count them in the job.
 
     Read before the first check and after the last: one more uncorrected ECC error, one more row of
-    memory remapped, one more replay or recovery of an NVLink is a fail, as is a remap that is
-    pending or failed whenever it began. A reset lets a pending remap act; an error that comes again
-    after it, or a failed remap, means replacing the GPU. Errors that ECC corrected and packets that
-    PCIe sent again are shown and not judged, since no figure for sound devices is known. A GPU
-    without ECC or NVLink has fewer counters, and at least one has to be there.
+    memory remapped or page retired, one more replay, recovery or broken packet of an NVLink is a
+    fail, as is a remap that is pending or failed and a recovery action that the driver asks for,
+    whenever it began. A reset lets a pending remap act; an error that comes again after it, or a
+    failed remap, means replacing the GPU. Clocks that heat held down ask for a look at the cooling.
+    Errors that ECC corrected and packets that PCIe sent again are shown and not judged, since no
+    figure for sound devices is known. A GPU without ECC or NVLink has fewer counters; what could be
+    read at one end of the run has to be read at the other, and at least one has to be there.
     """
-    start, now = result["telemetry"]["at_start"], result["counters"]
-    known = [n for n in now if isinstance(now[n], int) and isinstance(start.get(n), int)]
+    start, now = result["at_start"], result["counters"]
+    told = {n for counts in (start, now) for n, count in counts.items() if count is not None}
+    known = [n for n in now if now[n] is not None and n in start and start[n] is not None]
+    refused = "; ".join(result["refusals"])
     measure(
         "counters compared",
         len(known),
-        at_least=1,
+        at_least=max(1, len(told)),
         cause=Cause.ENVIRONMENT,
-        detail=f"none could be read both before and after: {'; '.join(result['refusals'])}",
+        detail=f"could not be read both before and after: {', '.join(sorted(told - {*known})) or 'any'}; {refused}",
     )
-    back = [name for name in known if now[name] < start[name] and name not in _ZERO]
+    measure(
+        "counters refused",
+        len(result["refusals"]),
+        at_most=0,
+        cause=Cause.ENVIRONMENT,
+        detail=refused,
+    )
+    back = [name for name in known if now[name] < start[name] and name not in _STATES]
     measure(
         "counters that went back",
         len(back),
@@ -77,12 +121,35 @@ def test_errors(result: Result, measure: Measure) -> None:
     for name, said in _STILL.items():
         if name in known:
             measure(said, now[name] - start[name], at_most=0, detail=f"{now[name]} in all")
-    for name, said in _ZERO.items():
+    for name, said, remedy in _ZERO:
         if name in known:
-            measure(said, now[name], at_most=0)
-    for name, said in _SHOWN.items():
+            measure(said, now[name], at_most=0, remedy=remedy)
+    if "recovery_action" in known:
+        asks, cause, remedy = recovery(now["recovery_action"])
+        measure(
+            "recovery action",
+            now["recovery_action"],
+            at_most=0,
+            cause=cause,
+            remedy=remedy,
+            detail=asks,
+        )
+    for name, said, most in (
+        ("nvlink_crc", "NVLink CRC errors", limits.nvlink_crc),
+        ("ecc_corrected", "corrected ECC errors", limits.ecc_corrected),
+        ("pcie_replays", "PCIe replays", limits.pcie_replays),
+    ):
         if name in known:
-            measure(said, now[name] - start[name])
+            measure(said, now[name] - start[name], at_most=most)
+    if "thermal_violation_ns" in known:
+        measure(
+            "held down by heat",
+            (now["thermal_violation_ns"] - start["thermal_violation_ns"]) * 1e-9,
+            unit="s",
+            at_most=limits.thermal_violation_s,
+            cause=Cause.ENVIRONMENT,
+            detail="look at fans, air or coolant of this node",
+        )
 
 
 # Xids that speak of a program: the load is ours and makes none, but they blame no hardware

@@ -201,7 +201,7 @@ def test_a_driver_that_hangs_is_ended_by_the_deadline_and_the_last_step_says_whe
     reply = driver.run(DEVICES, args=AUTO, deadline_s=2, HANG="nvmlInitWithFlags", **BOTH)
     assert isinstance(reply, Lost)
     assert reply.how is Loss.DEADLINE
-    assert heard[-1][1:] == ("progress", {"step": "asking NVML"})
+    assert heard[-1][1:] == ("progress", {"step": "asking NVML: nvmlInitWithFlags"})
 
 
 def test_no_card_and_a_card_without_a_driver_are_told_apart(pool, context, bus, tmp_path):

@@ -113,8 +113,11 @@ def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
             "temperature_c": 41,
             "sm_mhz": 1980,
             "memory_mhz": 2619,
-            "throttle": 0x44,
+            "throttle": 0x4,
             "utilisation": 0.5,
+            "pcie_width": 16,
+            "pcie_generation": 5,
+            "pcie_generation_able": 5,
             "counters": dict.fromkeys(NAMES, 0),
         }
     )

@@ -35,6 +35,7 @@ def test_without_samples_nothing_is_claimed():
         "throttle_read": 0,
         "at_start": {"ecc_uncorrected": 3, "pcie_replays": None},
         "hottest_c": None,
+        "pcie": {"width": None, "generation": None, "able": None},
         "silence_s": 0.5,
     }
 
@@ -44,3 +45,10 @@ def test_the_hottest_sample_is_kept():
         of({"temperature_c": 70}, {"temperature_c": 91.5}, {"temperature_c": None})["hottest_c"]
         == 91.5
     )
+
+
+def test_a_link_counts_by_its_narrowest_and_its_fastest_sample():
+    idle = {"pcie_width": 16, "pcie_generation": 1, "pcie_generation_able": 5}
+    narrow = {"pcie_width": 8, "pcie_generation": 5, "pcie_generation_able": 5}
+    unread = {"pcie_width": None, "pcie_generation": None}
+    assert of(idle, narrow, unread)["pcie"] == {"width": 8, "generation": 5, "able": 5}

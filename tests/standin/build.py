@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 from pathlib import Path
@@ -89,10 +90,12 @@ def planted(check, result):
     return spec_of(check).plants[0].alter(result)
 
 
-def judged(check, result, limits=None) -> tuple[Judgement, dict[str, object]]:
+def judged(check, result, limits=None, peers=()) -> tuple[Judgement, dict[str, object]]:
     """What a check makes of an answer: the judgement, and the broken measurements by name."""
     spec, measure, raised = spec_of(check), Measurements(), None
     given = {"result": result, "measure": measure}
+    if "peers" in inspect.signature(check).parameters:
+        given["peers"] = list(peers)
     if spec.limits.__name__ != "NoLimits":
         given["limits"] = limits or spec.limits()
     try:

@@ -21,6 +21,8 @@ def watched(
       `throttle_read`: in how many those bits could be read at all;
     - `at_start`: the device's counters of its errors in the first sample of the run;
     - `hottest_c`: the highest temperature that was read, `None` where none was;
+    - `pcie`: of the link to the host, the least `width`, the highest `generation` (idle samples have
+      a lower one) and the highest that is `able` to be; `None` where none was read;
     - `silence_s`: for how long the worker itself was not heard.
 
     By bit and over all samples: a mask compared as a whole loses combined reasons, and the state
@@ -30,7 +32,7 @@ def watched(
     masks = [m for s in samples if isinstance(m := s.get("throttle"), int)]
     for mask in masks:
         bits.update(hex(1 << n) for n in range(mask.bit_length()) if mask >> n & 1)
-    heat = [t for s in samples if isinstance(t := s.get("temperature_c"), int | float)]
+    heat = _numbers(samples, "temperature_c")
     return {
         "samples": len(samples),
         "hz": len(samples) / seconds if seconds > 0 else 0.0,
@@ -38,5 +40,14 @@ def watched(
         "throttle_read": len(masks),
         "at_start": dict(since.get("counters") or {}),
         "hottest_c": max(heat, default=None),
+        "pcie": {
+            "width": min(_numbers(samples, "pcie_width"), default=None),
+            "generation": max(_numbers(samples, "pcie_generation"), default=None),
+            "able": max(_numbers(samples, "pcie_generation_able"), default=None),
+        },
         "silence_s": silence_s,
     }
+
+
+def _numbers(samples: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [value for s in samples if isinstance(value := s.get(name), int | float)]

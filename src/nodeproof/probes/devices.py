@@ -130,7 +130,7 @@ def _look(context: Context, tree: Tree) -> _Views:
     by_nvml, nvml_error = None, None
     context.progress(step="asking NVML")
     try:
-        with nvml.session():
+        with nvml.session(context.progress):
             by_nvml = nvml.view()
     except nvml.NvmlError as error:
         nvml_error = error

@@ -2,13 +2,14 @@
 
 Every call of NVML's either gives a value, or is not supported here (`None`, never zero), or
 refuses (`NvmlError`, with a sentence that names the GPU and what to do). NVML can also hang: call
-it only in a worker, under the parent's deadline.
+it only in a worker, under the parent's deadline, in a `session` that is told whom to tell each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,16 @@ OF_THE_HARDWARE = frozenset(
     }
 )
 NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+# A driver rejects the number of a field, or of a link, that it does not have: that is no value.
+_UNKNOWN_NUMBER = NOT_SUPPORTED | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+# nvml.h, enum nvmlValueType_t: which member of the union holds the value of a field.
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+# nvml.h, NVML_VALUE_NOT_AVAILABLE: all ones, which is a value that there is not.
+_NOT_AVAILABLE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+
+Field = int | tuple[int, int]  # the number of a field, or that and its scope, such as a link
+Step = Callable[..., None]  # `Context.progress`
+_step: ContextVar[Step | None] = ContextVar("step", default=None)
 
 # Codes: nvml.h, enum nvmlReturn_t. The words are ours.
 _SAYS = {
@@ -37,7 +48,9 @@ _SAYS = {
     pynvml.NVML_ERROR_INVALID_ARGUMENT: "NVML does not know such a device",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver does not support the query",
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission: give the process access to the GPU's device file (in a container, request the GPU) or run it as root",
+    pynvml.NVML_ERROR_ALREADY_INITIALIZED: "NVML was initialised twice: this is a fault of nodeproof's, report it",
     pynvml.NVML_ERROR_NOT_FOUND: "NVML finds nothing of that name: the device is gone or hidden from this process",
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE: "the answer grew while it was read: test again",
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: "external power cables are not attached: have the power connectors checked",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded: load it (modprobe nvidia), and read the kernel log for why it was not",
     pynvml.NVML_ERROR_TIMEOUT: "the driver gave up waiting for the GPU: read the kernel log for Xids, then reset the GPU",
@@ -52,12 +65,22 @@ _SAYS = {
     pynvml.NVML_ERROR_IN_USE: "the GPU is in use by somebody else: end that first",
     pynvml.NVML_ERROR_MEMORY: "the driver has no memory left for the request",
     pynvml.NVML_ERROR_NO_DATA: "the driver has no data for the query yet",
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: "not to be had on a virtual GPU while ECC is on",
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "the driver has no resources left for the request",
+    pynvml.NVML_ERROR_FREQ_NOT_SUPPORTED: "the driver ran out of critical resources, or does not know the clock",
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: "this driver knows the query in another version only: update the driver",
+    pynvml.NVML_ERROR_DEPRECATED: "this driver has given the query up: update nodeproof",
     pynvml.NVML_ERROR_NOT_READY: "the GPU or a part it depends on is not ready: wait for the fabric manager, then test again",
     pynvml.NVML_ERROR_GPU_NOT_FOUND: "the driver finds no GPU",
     pynvml.NVML_ERROR_INVALID_STATE: "the GPU is in a state that does not allow the query: reset it",
+    pynvml.NVML_ERROR_RESET_TYPE_NOT_SUPPORTED: "this GPU does not support that kind of reset",
     pynvml.NVML_ERROR_UNKNOWN: "the driver reports an internal error: read the kernel log, then reset the GPU",
 }
+
+
+def meaning(code: int) -> str:
+    """What an nvmlReturn_t other than success means, and what to do about it."""
+    return _SAYS.get(code, f"error {code}, unknown to this version of nodeproof")
 
 
 class NvmlError(Exception):
@@ -67,7 +90,7 @@ class NvmlError(Exception):
 
     def __init__(self, code: int, *, call: str, about: str = "") -> None:
         self.code = code
-        self.says = _SAYS.get(code, f"error {code}, unknown to this version of nodeproof")
+        self.says = meaning(code)
         where = f"{about}: " if about else ""
         super().__init__(f"{where}{self.says} (NVML error {code} in {call})")
 
@@ -114,19 +137,28 @@ class View:
 
 
 @contextmanager
-def session() -> Iterator[None]:
-    """Hold NVML open. Raises `NvmlError` where the driver does not answer."""
-    ask("nvmlInitWithFlags", 0)
+def session(step: Step | None = None) -> Iterator[None]:
+    """Hold NVML open. Raises `NvmlError` where the driver does not answer.
+
+    `step` is told of each call before it is made: of one that never returns it is the last word.
+    """
+    before = _step.set(step)
     try:
-        yield
+        ask("nvmlInitWithFlags", 0)
+        try:
+            yield
+        finally:
+            # What was read stays read; a driver that dies now is found by the next call.
+            with suppress(NvmlError):
+                ask("nvmlShutdown")
     finally:
-        # What was read stays read; a driver that dies now is found by the next call.
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+        _step.reset(before)
 
 
 def ask(call: str, *arguments: Any, about: str = "") -> Any:
     """Call NVML. Raises `NvmlError` for any refusal."""
+    if (step := _step.get()) is not None:
+        step(step=f"asking NVML: {call}{f' of {about}' if about else ''}")
     try:
         return getattr(pynvml, call)(*arguments)
     except pynvml.NVMLError as error:
@@ -141,6 +173,44 @@ def ask_if_supported(call: str, *arguments: Any, about: str = "") -> Any:
         if error.code in NOT_SUPPORTED:
             return None
         raise
+
+
+def ask_of_number(call: str, *arguments: Any, about: str = "") -> Any:
+    """Call NVML about a numbered part of a GPU; `None` where it has no part of that number."""
+    try:
+        return ask(call, *arguments, about=about)
+    except NvmlError as error:
+        if error.code in _UNKNOWN_NUMBER:
+            return None
+        raise
+
+
+def fields(device: Any, wanted: Sequence[Field], *, about: str) -> list[int | float | None]:
+    """Values of fields in the order of `wanted`; `None` for one that GPU or driver does not have.
+
+    Each field has a status of its own, without which its value is undefined (nvml.h, struct
+    nvmlFieldValue_t). Raises `NvmlError` for any other status.
+    """
+    call = "nvmlDeviceGetFieldValues"
+    answers = ask_of_number(call, device, list(wanted), about=about)
+    if answers is None:  # a driver that has none of them may refuse the whole call
+        return [None] * len(wanted)
+    values: list[int | float | None] = []
+    for field_id, answer in zip(wanted, answers, strict=True):
+        if answer.nvmlReturn in _UNKNOWN_NUMBER:
+            values.append(None)
+        elif answer.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise NvmlError(answer.nvmlReturn, call=f"{call} ({field_id})", about=about)
+        else:
+            known = answer.valueType < len(_MEMBERS)
+            value = getattr(answer.value, _MEMBERS[answer.valueType]) if known else None
+            values.append(None if value is None else available(value))
+    return values
+
+
+def available(value: float) -> int | float | None:
+    """`None` for the number by which NVML says that there is no value."""
+    return None if value in _NOT_AVAILABLE else value
 
 
 def handle(uuid: str) -> Any:

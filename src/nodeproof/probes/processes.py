@@ -87,7 +87,7 @@ def on_gpu(context: Context) -> dict[str, Any]:
     that one of the others is ours. Raises `NvmlError`, `Unreadable`.
     """
     tree = Tree(root=context.host_root)
-    with nvml.session():
+    with nvml.session(context.progress):
         device = nvml.handle(context.device_id)
         listed = {
             process.pid: kind

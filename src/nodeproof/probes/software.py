@@ -21,7 +21,7 @@ class Silent(Exception):  # noqa: N818  a state of the installation
     cause = "environment"
 
 
-def versions(context: Context, *, device: str = "auto") -> dict[str, Any]:  # noqa: ARG001  every work function takes it
+def versions(context: Context, *, device: str = "auto") -> dict[str, Any]:
     """Work function: `versions`, name to text for every library that was imported and answered.
 
     The names wanted are in `wanted`: those of `ALWAYS`, and with a device other than "cpu" those
@@ -37,8 +37,10 @@ def versions(context: Context, *, device: str = "auto") -> dict[str, Any]:  # no
         "torch_cuda": _torch_cuda,
         "cudnn": _cudnn,
         "nccl": _nccl,
-        "driver": lambda: _driver("nvmlSystemGetDriverVersion"),
-        "driver_cuda": lambda: nvml.cuda_version(int(_driver("nvmlSystemGetCudaDriverVersion_v2"))),
+        "driver": lambda: _driver(context, "nvmlSystemGetDriverVersion"),
+        "driver_cuda": lambda: nvml.cuda_version(
+            int(_driver(context, "nvmlSystemGetCudaDriverVersion_v2"))
+        ),
     }
     wanted = ALWAYS if device == "cpu" else ALWAYS + WITH_A_GPU
     found: dict[str, str] = {}
@@ -100,6 +102,6 @@ def _nccl() -> str:
     return ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
-def _driver(call: str) -> str:
-    with nvml.session():
+def _driver(context: Context, call: str) -> str:
+    with nvml.session(context.progress):
         return str(nvml.ask(call))

@@ -11,6 +11,7 @@ import pynvml
 
 from nodeproof.probes import nvml
 from nodeproof.probes.counters import counters
+from nodeproof.probes.gpu_state import reasons
 from nodeproof.probes.host import memory
 from nodeproof.probes.processes import machine_ticks
 from nodeproof.probes.tree import Tree, Unreadable, whole
@@ -26,9 +27,10 @@ def watch(context: Context, *, devices: Sequence[Mapping[str, Any]], hz: float =
 
     `devices` have `kind` ("gpu" or "cpu") and `id`. A sample of a GPU has `power_w`,
     `temperature_c`, `sm_mhz`, `memory_mhz`, `throttle` (NVML's bits of clock event reasons),
-    `utilisation` (0 to 1) and `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device, which is the whole machine, `utilisation`, `mhz`,
-    `temperature_c` and `memory_available_bytes`. `None` is not supported, never zero. When a
-    device refuses, the sample says so in `refusal`, and an event `telemetry.refused` is sent once
+    `utilisation` (0 to 1), `pcie_width`, `pcie_generation` and `pcie_generation_able` (of GPU and
+    slot together) and `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device,
+    which is the whole machine, `utilisation`, `mhz`, `temperature_c` and `memory_available_bytes`.
+    `None` is not supported, never zero. When a device refuses, the sample says so in `refusal`, and an event `telemetry.refused` is sent once
     for each new reason. Raises `ValueError` for a rate that is none, `NvmlError` without a driver.
     """
     if not 0 < hz <= 100:
@@ -74,8 +76,11 @@ def gpu_sample(uuid: str) -> dict[str, Any]:
         "memory_mhz": lambda d: _scaled(
             d, uuid, 1, "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM
         ),
-        "throttle": lambda d: _throttle(d, uuid),
+        "throttle": lambda d: reasons(d, uuid),
         "utilisation": lambda d: _utilisation(d, uuid),
+        "pcie_width": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie_generation": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_generation_able": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetMaxPcieLinkGeneration"),
     }
     for name, read in readings.items():
         try:
@@ -121,18 +126,6 @@ class Machine:
 def _scaled(device: Any, uuid: str, scale: float, call: str, *which: int) -> float | None:
     value = nvml.ask_if_supported(call, device, *which, about=uuid)
     return None if value is None else value * scale
-
-
-def _throttle(device: Any, uuid: str) -> int | None:
-    # The second is the name that drivers before 535 know.
-    for call in (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-    ):
-        bits = nvml.ask_if_supported(call, device, about=uuid)
-        if bits is not None:
-            return int(bits)
-    return None
 
 
 def _utilisation(device: Any, uuid: str) -> float | None:

@@ -1,0 +1,172 @@
+"""What a GPU's memory says of itself, judged: errors, repairs done, waiting and failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodeproof.acceptance import test_gpu_memory as memory
+from nodeproof.child import Raised
+from nodeproof.model import Cause, Outcome, Remedy
+from tests.standin.node import standing
+
+CALL = "nodeproof.probes.gpu_state:memory"
+HARDWARE, ENVIRONMENT = Cause.HARDWARE, Cause.ENVIRONMENT
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory):
+    with standing(tmp_path_factory) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("said", "breaks", "remedy"),
+    [
+        ("nvmlDeviceGetRemappedRows@0=1 0 1 0", "remap waits for a reset", Remedy.RESET_GPU),
+        ("nvmlDeviceGetRemappedRows@0=0 3 0 1", "remap failed", Remedy.REPLACE),
+        (
+            "nvmlDeviceGetRemappedRows@0=0 512 0 0",
+            "rows remapped for uncorrectable errors",
+            Remedy.REPLACE,
+        ),
+    ],
+    ids=["one correctable and pending", "failed", "too many"],
+)
+def test_a_repair_that_waits_or_failed_is_a_fault_of_the_gpu(node, said, breaks, remedy):
+    node.says("hgx-h100", also=said)
+    judgement, broken = node.judged(memory.test_remap)
+    assert (judgement.outcome, judgement.cause, judgement.remedy) == (
+        Outcome.FAIL,
+        HARDWARE,
+        remedy,
+    )
+    assert list(broken) == [breaks]
+    assert node.judged(memory.test_remap, gpu=1)[0].outcome is Outcome.PASS
+
+
+def test_repairs_that_were_done_and_corrected_errors_are_no_fault(node):
+    node.says(
+        "hgx-h100",
+        also="nvmlDeviceGetRemappedRows=7 9 0 0\nnvmlDeviceGetTotalEccErrors/0/0=208\n"
+        "nvmlDeviceGetTotalEccErrors/0/1=208\nnvmlDeviceGetTotalEccErrors/1/1=2",
+    )
+    assert node.judged(memory.test_remap)[0].outcome is Outcome.PASS
+    assert node.judged(memory.test_ecc_errors)[0].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("causes", "pending", "breaks"),
+    [
+        ((57, 8), 0, ["retired pages"]),
+        ((31, 33), 1, ["page waits for a reset", "retired pages"]),
+        ((0, 4), 1, ["page waits for a reset"]),
+        ((60, 3), 0, []),
+    ],
+    ids=["sum past the limit", "at it and pending", "few and pending", "just below"],
+)
+def test_retired_pages_are_added_up_and_pending_is_another_matter(node, causes, pending, breaks):
+    single, double = causes
+    node.says(
+        "t4",
+        also=f"nvmlDeviceGetRetiredPages/0={single}\nnvmlDeviceGetRetiredPages/1={double}\n"
+        f"nvmlDeviceGetRetiredPagesPendingStatus={pending}",
+    )
+    judgement, broken = node.judged(memory.test_remap)
+    assert list(broken) == breaks
+    assert judgement.outcome is (Outcome.FAIL if breaks else Outcome.PASS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "nvmlDeviceGetTotalEccErrors/1/0=1",
+        "nvmlDeviceGetMemoryErrorCounter/1/0/2=1",
+        "nvmlDeviceGetMemoryErrorCounter/1/0/7=1",
+        "nvmlDeviceGetSramEccErrorStatus=0 0 0 1 0 0",
+        "nvmlDeviceGetSramEccErrorStatus=0 0 0 0 1 0",
+    ],
+    ids=["total", "DRAM", "SRAM", "parity", "SEC-DED"],
+)
+def test_one_uncorrected_error_since_the_driver_was_loaded_asks_for_a_reset(node, said):
+    node.says("hgx-h100", also=said)
+    judgement, broken = node.judged(memory.test_ecc_errors)
+    assert (judgement.cause, judgement.remedy) == (HARDWARE, Remedy.RESET_GPU)
+    assert broken["uncorrected errors"].value == 1
+
+
+def test_parity_and_secded_are_one_count(node):
+    node.says("hgx-h100", also="nvmlDeviceGetSramEccErrorStatus=2 3 0 4 5 0 0 0 0 0 0 0")
+    sram = node.answer(CALL)["sram"]
+    assert sram == {"uncorrected": 9, "uncorrected_ever": 5, "exceeded": False}
+    limits = memory.ErrorLimits(sram_uncorrected_ever=4)
+    _, broken = node.judged(memory.test_ecc_errors, limits=limits)
+    assert broken["SRAM uncorrected ever"].value == 5
+    assert broken["uncorrected errors"].value == 9
+
+
+def test_past_nvidias_threshold_for_sram_the_gpu_is_replaced(node):
+    node.says("hgx-h100", also="nvmlDeviceGetSramEccErrorStatus=9 0 0 0 0 0 9 0 0 0 0 1")
+    judgement, broken = node.judged(memory.test_ecc_errors)
+    assert (judgement.cause, judgement.remedy) == (HARDWARE, Remedy.REPLACE)
+    assert list(broken) == ["SRAM threshold exceeded"]
+
+
+def test_counters_that_are_not_supported_are_none_and_with_ecc_on_no_pass(node):
+    node.says(
+        "hgx-h100",
+        also="nvmlDeviceGetTotalEccErrors=error:3\nnvmlDeviceGetMemoryErrorCounter=error:2\n"
+        "nvmlDeviceGetSramEccErrorStatus=error:13\nnvmlDeviceGetRemappedRows=error:3\n"
+        "nvmlDeviceGetRetiredPages=error:3\nnvmlDeviceGetRetiredPagesPendingStatus=error:3",
+    )
+    answer = node.answer(CALL)
+    assert set(answer["errors"].values()) == {None}
+    assert answer["sram"] is answer["rows"] is answer["pages"] is None
+    for check, breaks in (
+        (memory.test_ecc_errors, "ECC counters"),
+        (memory.test_remap, "records of repairs"),
+    ):
+        judgement, broken = node.judged(check)
+        assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, ENVIRONMENT)
+        assert list(broken) == [breaks]
+
+
+def test_all_ones_mean_that_there_is_no_value(node):
+    node.says("hgx-h100", also="nvmlDeviceGetTotalEccErrors/1/0=0xFFFFFFFFFFFFFFFF")
+    assert node.answer(CALL)["errors"]["uncorrected"] is None
+
+
+def test_a_gpu_without_ecc_has_none_of_its_counters_and_passes(node):
+    node.says(
+        "l40s",
+        also="nvmlDeviceGetEccMode=error:3\nnvmlDeviceGetDefaultEccMode=error:3\n"
+        "nvmlDeviceGetTotalEccErrors=error:3\nnvmlDeviceGetMemoryErrorCounter=error:3\n"
+        "nvmlDeviceGetSramEccErrorStatus=error:3",
+    )
+    for check in (memory.test_ecc_mode, memory.test_ecc_errors):
+        assert node.judged(check)[0].outcome is Outcome.PASS
+    wanted = memory.EccLimits(on=True)
+    assert node.judged(memory.test_ecc_mode, limits=wanted)[0].outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("said", "limits", "breaks"),
+    [
+        ("0 0", None, ["ECC other than expected"]),
+        ("1 0", None, ["ECC waits for a reset"]),
+        ("0 1", None, ["ECC other than expected", "ECC waits for a reset"]),
+        ("0 0", memory.EccLimits(on=False), []),
+        ("1 1", memory.EccLimits(on=False), ["ECC other than expected"]),
+    ],
+)
+def test_ecc_is_held_against_the_spec_or_else_against_the_product(node, said, limits, breaks):
+    node.says("hgx-h100", also=f"nvmlDeviceGetEccMode={said}")
+    judgement, broken = node.judged(memory.test_ecc_mode, limits=limits)
+    assert list(broken) == breaks
+    assert judgement.cause is (ENVIRONMENT if breaks else None)
+
+
+def test_a_question_without_permission_is_an_error_and_says_so(node):
+    node.says("hgx-h100", also="nvmlDeviceGetSramEccErrorStatus=error:4")
+    reply = node.reply(CALL)
+    assert isinstance(reply, Raised)
+    assert "as root" in reply.message
