@@ -9,9 +9,9 @@ from typing import Any
 from nodeproof.probes.tree import Tree, Unreadable
 from nodeproof.worker import Context
 
-_NVIDIA = 0x10DE
-_GPU_CLASSES = frozenset({0x0300, 0x0302})  # VGA and 3D controller, PCI code and ID assignment 3.1
-_DEVICES = "sys/bus/pci/devices"
+NVIDIA = 0x10DE
+GPU_CLASSES = frozenset({0x0300, 0x0302})  # VGA and 3D controller, PCI code and ID assignment 3.1
+DEVICES = "sys/bus/pci/devices"
 _WIDEST = 32  # lanes; a register that reads as all ones gives 63
 
 
@@ -36,13 +36,13 @@ class Controller:
 def gpus(tree: Tree) -> list[Controller]:
     """NVIDIA's GPUs in the order of their addresses. Raises `Unreadable` without a PCI bus."""
     found = []
-    for address in tree.names(_DEVICES):
-        folder = f"{_DEVICES}/{address}"
+    for address in tree.names(DEVICES):
+        folder = f"{DEVICES}/{address}"
         # One that goes away between the listing and here is one that is not there.
-        vendor = _or_none(tree, f"{folder}/vendor", _hex)
-        if vendor != _NVIDIA:
+        vendor = or_none(tree, f"{folder}/vendor", hexadecimal)
+        if vendor != NVIDIA:
             continue
-        if tree.value(f"{folder}/class", _hex) >> 8 in _GPU_CLASSES:
+        if tree.value(f"{folder}/class", hexadecimal) >> 8 in GPU_CLASSES:
             found.append(_controller(tree, address))
     return found
 
@@ -66,20 +66,21 @@ def normalised(address: str) -> str:
 
 
 def _controller(tree: Tree, address: str) -> Controller:
-    folder = f"{_DEVICES}/{address}"
+    folder = f"{DEVICES}/{address}"
     return Controller(
         address=normalised(address),
-        device=tree.value(f"{folder}/device", _hex),
-        present=_answers(tree, folder),
-        numa_node=_or_none(tree, f"{folder}/numa_node", _node),
-        width=_or_none(tree, f"{folder}/current_link_width", _lanes),
-        width_max=_or_none(tree, f"{folder}/max_link_width", _lanes),
-        speed_gts=_or_none(tree, f"{folder}/current_link_speed", _speed),
-        speed_max_gts=_or_none(tree, f"{folder}/max_link_speed", _speed),
+        device=tree.value(f"{folder}/device", hexadecimal),
+        present=answers(tree, folder),
+        numa_node=or_none(tree, f"{folder}/numa_node", numa),
+        width=or_none(tree, f"{folder}/current_link_width", lanes),
+        width_max=or_none(tree, f"{folder}/max_link_width", lanes),
+        speed_gts=or_none(tree, f"{folder}/current_link_speed", gigatransfers),
+        speed_max_gts=or_none(tree, f"{folder}/max_link_speed", gigatransfers),
     )
 
 
-def _answers(tree: Tree, folder: str) -> bool | None:
+def answers(tree: Tree, folder: str) -> bool | None:
+    """Whether the device of a folder answers on the bus; `None` where that can't be told."""
     try:
         with (tree.root / folder / "config").open("rb") as config:
             head = config.read(4)
@@ -88,24 +89,29 @@ def _answers(tree: Tree, folder: str) -> bool | None:
     return head != b"\xff\xff\xff\xff" if len(head) == 4 else None
 
 
-def _or_none(tree: Tree, path: str, read: Callable[[str], Any]) -> Any:
+def or_none(tree: Tree, path: str, read: Callable[[str], Any]) -> Any:
+    """What `read` makes of a file, `None` where it can't be read."""
     try:
         return tree.value(path, read)
     except Unreadable:
         return None
 
 
-def _hex(text: str) -> int:
+def hexadecimal(text: str) -> int:
+    """Read "0x10de"."""
     return int(text, 16)
 
 
-def _node(text: str) -> int | None:
+def numa(text: str) -> int | None:
+    """Read the number of a NUMA node."""
     return int(text) if int(text) >= 0 else None  # -1: the firmware names none
 
 
-def _lanes(text: str) -> int | None:
+def lanes(text: str) -> int | None:
+    """Read the width of a link; `None` for none and for what no link has."""
     return int(text) if 0 < int(text) <= _WIDEST else None
 
 
-def _speed(text: str) -> float | None:
+def gigatransfers(text: str) -> float | None:
+    """Read "16.0 GT/s PCIe" or "8 GT/s", as older kernels write it."""
     return float(text.split(maxsplit=1)[0]) if text[:1].isdigit() else None  # or "Unknown"
