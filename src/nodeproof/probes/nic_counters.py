@@ -1,0 +1,130 @@
+"""What network adapters count of their errors, and what a run adds to it.
+
+`ports/N/counters` are those of the InfiniBand architecture, of 4 to 32 bits, which stop at their top
+(drivers/infiniband/core/sysfs.c gives the widths); a difference of a counter at its top proves
+nothing. `hw_counters` are the driver's own, of 64 bits. A file that is not there is a counter that
+this driver or card has not, which is not zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nodeproof.probes import nic
+from nodeproof.probes.pci import or_none
+from nodeproof.probes.tree import Tree, whole
+from nodeproof.worker import Context
+
+_BITS = {
+    **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 4),
+    **dict.fromkeys(("link_downed", "link_error_recovery"), 8),
+    **dict.fromkeys(("port_xmit_constraint_errors", "port_rcv_constraint_errors"), 8),
+    **dict.fromkeys(("symbol_error", "port_rcv_errors", "port_xmit_discards"), 16),
+    **dict.fromkeys(("port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors"), 16),
+    "VL15_dropped": 16,
+}
+# A sound link adds none of these, whatever the load.
+FAULTS = (
+    *("symbol_error", "link_error_recovery", "link_downed"),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+)
+# Work that failed and commands that were not answered (efa_verbs.c of amzn-drivers, r3.1.0).
+EFA_FAULTS = (
+    *("rdma_read_wr_err", "rdma_write_wr_err", "unresponsive_remote_events"),
+    *("impaired_remote_conn_events", "cmds_err", "no_completion_cmds"),
+)
+# Congestion and its repair: shown, since sound fabrics have some.
+_SHOWN = (
+    *("port_rcv_errors", "port_xmit_discards", "out_of_sequence", "packet_seq_err"),
+    *("local_ack_timeout_err", "rnr_nak_retry_err", "implied_nak_seq_err"),
+    *("rx_drops", "retrans_pkts", "retrans_timeout_events"),
+)
+_CARRIER = "carrier_down_count"  # of a network interface
+_BUILT_IN = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:|virtio")  # on the PCI bus
+_KNOWN = frozenset({*_BITS, *FAULTS, *EFA_FAULTS, *_SHOWN})
+
+Counters = dict[str, dict[str, int]]  # by "mlx5_0 port 1 (0000:3b:00.0)", then by counter
+
+
+def read(context: Context) -> dict[str, Any]:
+    """Work function: `counters` of every RDMA port, EFA device and physical interface, now.
+
+    Raises `Unreadable` where /sys can't be read.
+    """
+    return {"counters": _all(Tree(root=context.host_root), context)}
+
+
+def growth(context: Context, *, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Work function: what the counters grew by since `before`, which `read` gave at the start.
+
+    `compared` (how many were read both times), `grown` (`where`, `counter`, `by`, `now`), `at_top`
+    (counters that stood at their top already: nothing is known of them), `went_back` (a driver or
+    a device was reset meanwhile), `gone` (what is no longer there), `ports` (of RDMA devices, as
+    `where` names them), `mute` (those that show no counter). Raises `Unreadable` where /sys can't
+    be read.
+    """
+    now = _all(Tree(root=context.host_root), context)
+    return compared(before["counters"], now)
+
+
+def compared(before: Counters, now: Counters) -> dict[str, Any]:
+    """See `growth`."""
+    grown, at_top, back, count = [], [], [], 0
+    for where in before.keys() & now.keys():
+        for name in before[where].keys() & now[where].keys():
+            old, new = before[where][name], now[where][name]
+            count += 1
+            if saturated(name, old):
+                at_top.append(f"{where}/{name}")
+            elif new < old:
+                back.append(f"{where}/{name}")
+            elif new > old:
+                grown.append({"where": where, "counter": name, "by": new - old, "now": new})
+    ports = [where for where in now if " port " in where]
+    return {
+        "compared": count,
+        "grown": sorted(grown, key=lambda g: (g["where"], g["counter"])),
+        "at_top": sorted(at_top),
+        "went_back": sorted(back),
+        "gone": sorted(before.keys() - now.keys()),
+        "ports": sorted(ports),
+        "mute": sorted(port for port in ports if not now[port]),
+    }
+
+
+def saturated(name: str, value: int) -> bool:
+    """Whether a counter stands at the top of its width, and so means "at least"."""
+    bits = _BITS.get(name)
+    return bits is not None and value >= (1 << bits) - 1
+
+
+def of_port(tree: Tree, device: str, port: int) -> dict[str, int]:
+    """The known counters of one port that its driver has, by name."""
+    folder = f"{nic.RDMA}/{device}/ports/{port}"
+    return {**_folder(tree, f"{folder}/counters"), **_folder(tree, f"{folder}/hw_counters")}
+
+
+def _all(tree: Tree, context: Context) -> Counters:
+    found: Counters = {}
+    for device in nic.rdma(tree):
+        context.progress(step=f"reading the counters of {device.label}")
+        found[device.label] = _folder(tree, f"{nic.RDMA}/{device.name}/hw_counters")
+        for port in nic.names_if_any(tree, f"{nic.RDMA}/{device.name}/ports"):
+            counters = of_port(tree, device.name, int(port))
+            found[f"{device.name} port {port} ({device.address})"] = counters
+    for name in tree.names("sys/class/net"):
+        folder = f"sys/class/net/{name}"
+        lost = or_none(tree, f"{folder}/{_CARRIER}", whole)
+        # A virtual interface comes and goes with its container, one of the board's controller on
+        # USB when it likes.
+        if lost is not None and _BUILT_IN.match(nic.link(tree, f"{folder}/device") or ""):
+            found[name] = {_CARRIER: lost}
+    return found
+
+
+def _folder(tree: Tree, folder: str) -> dict[str, int]:
+    names = _KNOWN.intersection(nic.names_if_any(tree, folder))
+    read = {name: or_none(tree, f"{folder}/{name}", whole) for name in sorted(names)}
+    return {name: value for name, value in read.items() if value is not None}
