@@ -1,0 +1,390 @@
+"""The loop: look at a node, make its plan, carry it out; again when anything moves.
+
+Correct by looking again, never by remembering: it may be killed between any two requests, and two
+of it may run at once. What it holds in memory saves requests and decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import heapq
+import logging
+import math
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nodeproof.gate import proof, slices, tenants, writes
+from nodeproof.gate.actions import Action, Phase, Plan, Read, Record, Say, Tell, Test
+from nodeproof.gate.attempt import CONTAINER, Job, job_of
+from nodeproof.gate.breaker import why_open
+from nodeproof.gate.cache import Cache, owner_of, uid_of
+from nodeproof.gate.kube import Gone, Kube, Refused
+from nodeproof.gate.memory import Memory
+from nodeproof.gate.node import Node, node_of
+from nodeproof.gate.plan import Known, Tenant, plan
+from nodeproof.gate.proof import Judged
+from nodeproof.gate.settings import Settings
+from nodeproof.manifest import Manifest
+from nodeproof.spec import Spec
+from nodeproof.verdict import Decision
+
+log = logging.getLogger("nodeproof.gate")
+_AGAIN_S = 1.0  # after a conflict: the watch brings what moved
+_REFUSED_S = 10.0
+_OFTEN = 4  # refusals in a row of one node's writes: a policy, not somebody who was quicker
+_RESYNC_S = 300.0
+_SILENT_S = 3 * _RESYNC_S
+_LOG_S = 120.0  # a log that can't be read for this long after its Job has ended is lost
+_LIST_S = 0.5  # between two looks at whether we are to stop before there is anything to look at
+_LOOKS = 4  # plans in a row for one node: a log is read, pods are looked for
+
+
+class Controller:
+    """Everything of one controller but its lease."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: Settings,
+        spec: Spec,
+        manifest: Manifest,
+        *,
+        clock: Callable[[], float] = time.time,
+        dry: bool = False,
+    ) -> None:
+        self._kube, self._spec, self._manifest = kube, spec, manifest
+        self._clock, self._dry = clock, dry
+        self._settings = settings
+        self.memory = Memory(kube, settings.names)
+        space = settings.names.namespace
+        ours = {"labelSelector": "app.kubernetes.io/name=nodeproof"}
+        self._nodes = Cache(kube, "/api/v1/nodes", group=_name, changed=self._node_moved)
+        self._jobs = Cache(
+            kube,
+            f"/apis/batch/v1/namespaces/{space}/jobs",
+            group=self._node_of_job,
+            changed=self._job_moved,
+            **ours,
+        )
+        self._pods = Cache(
+            kube,
+            f"/api/v1/namespaces/{space}/pods",
+            group=owner_of,
+            changed=self._pod_moved,
+            **ours,
+        )
+        self._slices = Cache(kube, slices.PATH, group=slices.node_of, changed=self._slice_moved)
+        self.caches = {"nodes": self._nodes, "jobs": self._jobs, "pods": self._pods}
+        self._running: set[str] = set()  # uids of Jobs that have not ended
+        self._judged: dict[str, Judged] = {}  # by uid of the Job
+        self._due: list[tuple[float, str]] = []  # monotonic time, uid of the node; a heap
+        self._wanted: dict[str, float] = {}  # by uid: when it is due; rows in the heap may be stale
+        self._moved = threading.Condition()
+        self._stopped = False
+        self._phases: dict[str, Phase] = {}  # by uid of the node
+        self._refusals: dict[str, int] = {}  # in a row, by uid of the node
+        self._looked: float | None = None  # monotonic; None while another one leads
+
+    # --- what it tells of itself ------------------------------------------------------------
+
+    def phases(self) -> Counter[Phase]:
+        """How many nodes stand where."""
+        return Counter(list(self._phases.values()))
+
+    def breakers(self) -> dict[str, str]:
+        """Why the breaker is open, by kind of node."""
+        settings = self._settings
+        nodes = [node_of(n, settings.names) for n in self._nodes.all()]
+        kinds = {n.labels.get(settings.kind_label, "") for n in nodes}
+        return {k: why_open(nodes, self.memory.rulings, k, settings) for k in kinds}
+
+    @property
+    def requests(self) -> int:
+        """Requests to the API so far."""
+        return self._kube.sent
+
+    @property
+    def running(self) -> int:
+        """Tests that have not ended."""
+        return len(self._running)
+
+    def ailing(self) -> str:
+        """Why this controller should be started anew, `""` for no reason."""
+        for kind, cache in self.caches.items():
+            if cache.dead:
+                return f"it no longer follows {kind}"
+        silent = 0.0 if self._looked is None else time.monotonic() - self._looked
+        return f"it has not looked at a node for {silent:.0f} s" if silent > _SILENT_S else ""
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read what there is, and follow it. Raises `Refused` where the state can't be read."""
+        if not self._dry:
+            self.memory.load(self._clock())
+        installed = self._settings.installed_at or self.memory.installed_at or self._clock()
+        self._settings = dataclasses.replace(self._settings, installed_at=installed)
+        if self._kube.serves(slices.PATH):
+            self.caches["resourceslices"] = self._slices
+        for cache in self.caches.values():
+            cache.start()
+        for cache in self.caches.values():
+            while not cache.listed.wait(_LIST_S) and not self._stopped:
+                pass
+
+    def stop(self) -> None:
+        """End `run` and stop following. Nothing is left half done that another look won't mend."""
+        with self._moved:
+            self._stopped = True
+            self._moved.notify_all()
+        for cache in self.caches.values():
+            cache.stop()
+
+    def run(self) -> None:
+        """Look at nodes as they move and fall due, until `stop`."""
+        resync = time.monotonic()
+        while True:
+            self._looked = time.monotonic()
+            if time.monotonic() >= resync:
+                resync += _RESYNC_S
+                for found in self._nodes.all():
+                    self._wake(uid_of(found), 0.0)
+            uid = self._next(resync)
+            if uid is None:
+                return
+            if uid:
+                self.look(uid)
+
+    def look(self, uid: str) -> Plan | None:
+        """Look at one node and do what its plan says; `None` for a node that is gone."""
+        try:
+            made = self._look(uid)
+        except Gone:
+            made = Plan(phase=Phase.WAITING, wake_s=_AGAIN_S)
+        except Refused as refusal:
+            made = Plan(phase=Phase.WAITING, wake_s=self._refused(uid, refusal))
+        except Exception:
+            # What tests write is judged here: no node may stop the gate for all the others.
+            log.exception("node with uid %s", uid)
+            made = Plan(phase=Phase.WAITING, wake_s=_REFUSED_S)
+        else:
+            self._refusals.pop(uid, None)
+        if made is None:
+            self._phases.pop(uid, None)
+            self._refusals.pop(uid, None)
+        elif made.wake_s is not None:
+            self._wake(uid, made.wake_s)
+        return made
+
+    def _refused(self, uid: str, refusal: Refused) -> float:
+        """Seconds until the next look. What is refused again and again has not only moved: tell."""
+        count = self._refusals[uid] = self._refusals.get(uid, 0) + 1
+        if refusal.status in {409, 422} and count < _OFTEN:
+            log.info("%s", refusal)
+            return _AGAIN_S
+        log.warning("%s", refusal)
+        found = self._nodes.get(uid)
+        if count == _OFTEN and refusal.status and found is not None:
+            tell = Tell(reason="WriteRefused", message=str(refusal), warning=True)
+            with contextlib.suppress(Refused, Gone):
+                self._write(tell, node_of(found, self._settings.names))
+        return _REFUSED_S
+
+    def _look(self, uid: str) -> Plan | None:
+        holding: tuple[Tenant, ...] | None = None
+        made = None
+        for _ in range(_LOOKS):
+            found = self._nodes.get(uid)
+            if found is None:
+                return None
+            node = node_of(found, self._settings.names)
+            known = self._known(node, holding or ())
+            made = plan(node, known, self._settings, now=self._clock())
+            self._phases[uid] = made.phase
+            if holding is None and any(isinstance(a, Test) for a in made.actions):
+                holding = self._tenants(node)
+                if holding:
+                    continue
+            if not self._carry_out(made, node, known):
+                break
+        return made
+
+    def _carry_out(self, made: Plan, node: Node, known: Known) -> bool:
+        """Do the actions of a plan; whether something was learned that calls for another look."""
+        learned = False
+        for action in made.actions:
+            if isinstance(action, Read):
+                job = next(j for j in known.jobs if j.name == action.job)
+                self._judged[job.uid] = self._judge(job, action, node)
+                learned = True
+            elif isinstance(action, Record):
+                if not self._dry:
+                    self.memory.record(action.ruled)
+            elif isinstance(action, Test):
+                self._start(action, node)
+            elif isinstance(action, Tell):
+                self._tell(action, node)
+            else:
+                self._write(action, node)
+        return learned
+
+    def _tell(self, action: Tell, node: Node) -> None:
+        """Publish an event. That it can't be keeps nobody waiting: the condition says it too."""
+        try:
+            self._write(action, node)
+        except (Refused, Gone) as refusal:
+            log.warning("%s: an event is lost: %s", node.name, refusal)
+
+    def _start(self, test: Test, node: Node) -> None:
+        """Start a Job; where the server takes none, the node says so instead of waiting for it."""
+        try:
+            self._write(test, node)
+        except Refused as refusal:
+            text = f"boot {node.boot_id}; no Job could be started: {refusal}"[:1024]
+            say = Say(status="Unknown", reason="JobRefused", message=text)
+            told = node.condition
+            if told is None or (told.reason, told.message) != (say.reason, say.message):
+                self._write(say, node)
+            raise Refused(0, text) from None  # whatever its status, the node has not moved
+
+    def _write(self, action: Action, node: Node) -> None:
+        request = writes.request(
+            action,
+            node,
+            self._settings,
+            self._spec,
+            now=self._clock(),
+            nonce=secrets.token_hex(16),
+        )
+        if request is None:
+            return
+        log.info("%s: %s", node.name, action)
+        if self._dry:
+            return
+        answer = self._kube.send(request)
+        if answer and answer.get("kind") == "Node":
+            self._nodes.put(answer)
+        elif answer and answer.get("kind") == "Job":
+            self._jobs.put(answer)
+            self._count(answer)
+
+    # --- what is known ----------------------------------------------------------------------
+
+    def _known(self, node: Node, holding: tuple[Tenant, ...]) -> Known:
+        settings = self._settings
+        jobs = [j for j in map(self._job, self._jobs.of(node.uid)) if j]
+        judged = {j.name: self._judged[j.uid] for j in jobs if j.uid in self._judged}
+        served = node.created < settings.installed_at
+        # Only where they can decide: both look at every node of the cluster.
+        condemned = any(r.decision is not Decision.ACCEPT for r in judged.values())
+        condemned |= node.condemned and not node.has(settings.names.quarantined)
+        return Known(
+            jobs=jobs,
+            judged=judged,
+            tenants=holding,
+            devices=slices.digest(self._slices.of(node.name)),
+            room=settings.tests_at_once - len(self._running),
+            served_held=self._served_held(node) if served else 0,
+            breaker=self._breaker(node) if condemned else "",
+        )
+
+    def _served_held(self, node: Node) -> int:
+        names = self._settings.names
+        return sum(
+            other.uid != node.uid
+            and other.created < self._settings.installed_at
+            and other.has(names.pending)
+            and not other.has(names.quarantined)
+            for other in (node_of(n, names) for n in self._nodes.all())
+        )
+
+    def _breaker(self, node: Node) -> str:
+        settings = self._settings
+        nodes = [node_of(n, settings.names) for n in self._nodes.all()]
+        kind = node.labels.get(settings.kind_label, "")
+        return why_open(nodes, self.memory.rulings, kind, settings)
+
+    def _job(self, found: Mapping[str, Any]) -> Job | None:
+        return job_of(found, self._pods.of(uid_of(found)), self._settings.names)
+
+    def _tenants(self, node: Node) -> tuple[Tenant, ...]:
+        listing = self._kube.list("/api/v1/pods", fieldSelector=f"spec.nodeName={node.name}")
+        return tenants.of(listing.items, self._settings)
+
+    def _judge(self, job: Job, read: Read, node: Node) -> Judged:
+        pod = next((p for p in job.pods if p.name == read.pod), None)
+        text = self._kube.log(self._settings.names.namespace, read.pod, CONTAINER)
+        over = job.ended if job.ended is not None else job.created
+        if text is None and self._clock() - over < _LOG_S:
+            raise Refused(0, f"the log of pod {read.pod} can't be read yet")
+        return proof.judge(job, pod, text, node=node, manifest=self._manifest)
+
+    # --- what moves -------------------------------------------------------------------------
+
+    def _node_moved(self, found: Mapping[str, Any]) -> None:
+        self._wake(uid_of(found), 0.0)
+
+    def _node_of_job(self, found: Mapping[str, Any]) -> str:
+        labels = (found.get("metadata") or {}).get("labels") or {}
+        return str(labels.get(self._settings.names.label("node-uid")) or "")
+
+    def _job_moved(self, found: Mapping[str, Any]) -> None:
+        self._count(found)
+        if node := self._node_of_job(found):
+            self._wake(node, 0.0)
+
+    def _count(self, found: Mapping[str, Any]) -> None:
+        """Keep count of the Jobs that have not ended."""
+        uid = uid_of(found)
+        job = job_of(found, (), self._settings.names)
+        there = self._jobs.get(uid) is not None
+        if job and job.ended is None and not job.deleting and there:
+            self._running.add(uid)
+        else:
+            self._running.discard(uid)
+        if not there:
+            self._judged.pop(uid, None)
+
+    def _slice_moved(self, found: Mapping[str, Any]) -> None:
+        for node in self._nodes.of(slices.node_of(found)):
+            self._wake(uid_of(node), 0.0)
+
+    def _pod_moved(self, found: Mapping[str, Any]) -> None:
+        job = self._jobs.get(owner_of(found))
+        if job is not None:
+            self._job_moved(job)
+
+    def _wake(self, uid: str, after_s: float) -> None:
+        due = time.monotonic() + after_s
+        with self._moved:
+            if self._wanted.get(uid, math.inf) <= due:
+                return  # it is looked at before that, and then says anew when to look again
+            self._wanted[uid] = due
+            heapq.heappush(self._due, (due, uid))
+            self._moved.notify()
+
+    def _next(self, latest: float) -> str | None:
+        """Wait for the next node that is due; `""` when it is time to look at all, `None` at the end."""
+        with self._moved:
+            while not self._stopped:
+                now = time.monotonic()
+                if self._due and self._due[0][0] <= now:
+                    due, uid = heapq.heappop(self._due)
+                    if self._wanted.get(uid) != due:
+                        continue
+                    del self._wanted[uid]
+                    return uid
+                if now >= latest:
+                    return ""
+                until = min([latest, *(d[0] for d in self._due[:1])])
+                self._moved.wait(max(0.0, until - now))
+        return None
+
+
+def _name(found: Mapping[str, Any]) -> str:
+    return str((found.get("metadata") or {}).get("name") or "")

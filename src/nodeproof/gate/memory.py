@@ -1,0 +1,86 @@
+"""What the gate has to remember beyond nodes and Jobs: when it was installed, and its last rulings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nodeproof.gate.breaker import Ruled
+from nodeproof.gate.kube import Kube, Refused
+from nodeproof.gate.names import Names
+from nodeproof.gate.writes import MERGE, Request
+
+NAME = "nodeproof-state"
+_KEPT = 200  # rulings; the breaker looks at the last few of a kind
+
+
+class Memory:
+    """A ConfigMap of ours, read once and written at each ruling."""
+
+    def __init__(self, kube: Kube, names: Names) -> None:
+        self._kube = kube
+        self._maps = f"/api/v1/namespaces/{names.namespace}/configmaps"
+        self.installed_at = 0.0
+        self.rulings: tuple[Ruled, ...] = ()
+
+    def load(self, now: float) -> None:
+        """Read the map, or make it: the first start is the time of installation. Raises `Refused`."""
+        self.installed_at = now
+        made = self._make("[]")
+        found = made if made is not None else self._kube.get(f"{self._maps}/{NAME}")
+        data = found.get("data") or {}
+        try:
+            self.installed_at = float(data["installed-at"])
+        except (KeyError, TypeError, ValueError):
+            raise Refused(0, f"ConfigMap {NAME} does not say installed-at: delete it") from None
+        self.rulings = _rulings(data)
+
+    def _make(self, rulings: str) -> Mapping[str, Any] | None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME},
+            "data": {"installed-at": repr(self.installed_at), "rulings": rulings},
+        }
+        request = Request(verb="POST", path=self._maps, body=body, settled=frozenset({409}))
+        return self._kube.send(request)
+
+    def record(self, ruled: Ruled) -> None:
+        """Add a ruling, once for each node and answer. Raises `Refused`.
+
+        An accept counts only as the end of a row of rejects: without one of its kind it is not
+        written down, which most never are.
+        """
+        if ruled.accepted and all(r.accepted or r.kind != ruled.kind for r in self.rulings):
+            return
+        same = (ruled.node_uid, ruled.accepted, ruled.reason)
+        others = [r for r in self.rulings if (r.node_uid, r.accepted, r.reason) != same]
+        kept = tuple(sorted([*others, ruled], key=lambda r: r.at)[-_KEPT:])
+        text = json.dumps([dataclasses.asdict(r) for r in kept], separators=(",", ":"))
+        path, body = f"{self._maps}/{NAME}", {"data": {"rulings": text}}
+        try:
+            self._kube.send(Request(verb="PATCH", path=path, body=body, content=MERGE))
+        except Refused as refusal:
+            if refusal.status != 404:
+                raise
+            self._make(text)  # somebody deleted it: no node waits for that
+        self.rulings = kept
+
+
+def _rulings(data: Mapping[str, Any]) -> tuple[Ruled, ...]:
+    try:
+        rows = json.loads(data.get("rulings") or "[]")
+        return tuple(
+            Ruled(
+                kind=str(r["kind"]),
+                node_uid=str(r["node_uid"]),
+                accepted=r["accepted"] is True,
+                reason=str(r["reason"]),
+                at=float(r["at"]),
+            )
+            for r in rows
+        )
+    except (ValueError, TypeError, KeyError):
+        return ()  # a breaker that forgot is closed, and the share of the kind still counts

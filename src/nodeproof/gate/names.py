@@ -1,0 +1,62 @@
+"""Every name that the gate uses in a cluster, in one place, so that a site can change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Keys of taints, conditions, annotations and labels, all below one domain."""
+
+    domain: str = "nodeproof.dev"
+    namespace: str = "nodeproof-system"
+    startup: str = ""  # key of the startup taint, where an autoscaler knows such by its own prefix
+
+    @property
+    def pending(self) -> str:
+        """Key of the startup taint: here until an accept for this boot."""
+        return self.startup or f"{self.domain}/pending"
+
+    @property
+    def quarantined(self) -> str:
+        """Key of the taint of a rejected node. No startup taint, so autoscalers don't count it."""
+        return f"{self.domain}/quarantined"
+
+    @property
+    def accepted(self) -> str:
+        """Type of the condition."""
+        return f"{self.domain}/Accepted"
+
+    @property
+    def accepted_boot(self) -> str:
+        """Annotation: the boot id for which the node was accepted."""
+        return f"{self.domain}/accepted-boot-id"
+
+    @property
+    def accepted_devices(self) -> str:
+        """Annotation: digest of the GPUs for which the node was accepted."""
+        return f"{self.domain}/accepted-devices"
+
+    @property
+    def verdict(self) -> str:
+        """Annotation: the last verdict in short, as JSON."""
+        return f"{self.domain}/verdict"
+
+    @property
+    def requalify(self) -> str:
+        """Annotation: a word of whoever asks for another test; a new word asks again."""
+        return f"{self.domain}/requalify"
+
+    @property
+    def requalified(self) -> str:
+        """Annotation: the word that was last answered."""
+        return f"{self.domain}/requalified"
+
+    def label(self, name: str) -> str:
+        """Label or annotation of a Job."""
+        return f"{self.domain}/{name}"
+
+
+EFFECT = "NoSchedule"  # of both taints: NoExecute would end the pods that set a node up
+EVERYTHING_PASSED = "AllChecksPassed"  # the one reason under which the condition is True

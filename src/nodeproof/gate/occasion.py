@@ -1,0 +1,116 @@
+"""The occasion of a test: why a node has to be tested now, and when nobody but a person may ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodeproof.gate.actions import Phase
+from nodeproof.gate.node import Node
+from nodeproof.gate.patches import short
+from nodeproof.gate.proof import Ruling
+from nodeproof.gate.settings import Served, Settings
+
+NEW, BOOT, SERVED = "new", "boot", "served"
+_DEVICES, REQUALIFY = "devices-", "requalify-"
+GRANDFATHERED, SERVED_LATER = "Grandfathered", "ServedLater"  # reasons of nodes that are let alone
+_LEFT_ALONE = frozenset({GRANDFATHERED, SERVED_LATER})
+
+
+_REASONS = {
+    NEW: ("Untested", "it has not been tested"),
+    BOOT: ("Rebooted", "it was accepted for another boot"),
+    SERVED: ("Untested", "it served before the gate was installed, and is to be tested"),
+    "devices": ("DevicesChanged", "its GPUs are not those it was accepted with"),
+    "requalify": ("Requalifying", "somebody asked for another test"),
+}
+
+
+def occasion(node: Node, devices: str, settings: Settings) -> str | None:
+    """Why the node has to be tested, as a word that names this occasion; `None` if it has not.
+
+    `devices` is the digest of the GPUs that are in the node now, `""` where nobody says.
+    """
+    names = settings.names
+    word = node.annotations.get(names.requalify, "")
+    answered = node.annotations.get(names.requalified, "")
+    if word and word != answered:
+        return f"{REQUALIFY}{word}"
+    accepted_devices = node.annotations.get(names.accepted_devices, "")
+    if devices and accepted_devices and devices != accepted_devices:
+        # Changed twice, they are to be tested twice: the word names what they are now.
+        return f"{_DEVICES}{short(devices)}"
+    boot = node.annotations.get(names.accepted_boot)
+    if boot and boot != node.boot_id:
+        return BOOT
+    if node.accepted(names):
+        return None
+    told = node.condition
+    # Whoever says anything else of itself was held once, and has lost its taint since.
+    free = not node.has(names.pending) and (told is None or told.reason in _LEFT_ALONE)
+    if free and not boot and node.created < settings.installed_at:
+        if settings.served is Served.REQUALIFY:
+            return SERVED
+        spared = told is not None and told.reason == GRANDFATHERED
+        return BOOT if spared and node.told_for_this_boot is None else None
+    # A request that was answered stays the occasion: what proved the node before it was asked for
+    # proves nothing after it.
+    return f"{REQUALIFY}{answered}" if answered else NEW
+
+
+def reason_of(trigger: str) -> tuple[str, str]:
+    """Reason and sentence for the condition of a node that is held for this occasion."""
+    return _REASONS[trigger.partition("-")[0]]
+
+
+def asked(node: Node, settings: Settings, trigger: str) -> bool:
+    """Whether the occasion is a request that has no answer yet."""
+    word = trigger.removeprefix(REQUALIFY)
+    return word != trigger and word != node.annotations.get(settings.names.requalified)
+
+
+def answer(node: Node, settings: Settings, trigger: str) -> dict[str, str]:
+    """The note that a request for another test was answered, so that it is not answered twice."""
+    if not asked(node, settings, trigger):
+        return {}
+    return {settings.names.requalified: trigger.removeprefix(REQUALIFY)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a node is held for until somebody asks."""
+
+    phase: Phase
+    status: str
+    reason: str
+    text: str
+
+
+def settled(node: Node, settings: Settings, trigger: str) -> Held | None:
+    """What a node is held for, where only a request starts another test.
+
+    Jobs and pods are cleaned up after a while, and logs get lost. A reject is not tried again by
+    that, nor by a reboot: only somebody who asks for it, by the annotation, has the node tested
+    again.
+    """
+    if asked(node, settings, trigger):
+        return None
+    names, told = settings.names, node.told_for_this_boot
+    if told and (told.status, told.reason) in {
+        ("False", Ruling.CONDEMNED.value),
+        ("Unknown", "UndecidedTooOften"),
+    }:
+        return Held(
+            phase=Phase.QUARANTINED if told.status == "False" else Phase.UNDECIDED,
+            status=told.status,
+            reason=told.reason,
+            text=told.message.partition("; ")[2],
+        )
+    if node.has(names.quarantined):
+        return Held(
+            phase=Phase.QUARANTINED,
+            status="False",
+            reason=Ruling.CONDEMNED.value,
+            text=f"it was quarantined before; set the annotation {names.requalify} to a new word "
+            "to test again",
+        )
+    return None

@@ -1,0 +1,478 @@
+"""One node, everything known about it, one plan. Pure: no API, no clock of its own.
+
+Level-triggered: it looks at how things stand and never at what happened. Each plan does at most one
+thing to the node's taints, and says why the node is where it is; the next look goes on from there.
+A node is lifted only in a look that holds its proof, and holds it for the boot the node is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nodeproof.gate.actions import (
+    Action,
+    Evict,
+    Hold,
+    Lift,
+    Phase,
+    Plan,
+    Quarantine,
+    Read,
+    Record,
+    Remove,
+    Say,
+    Stamp,
+    Tell,
+    Test,
+)
+from nodeproof.gate.attempt import Job, Pod
+from nodeproof.gate.breaker import Ruled
+from nodeproof.gate.job import name_of
+from nodeproof.gate.names import EVERYTHING_PASSED
+from nodeproof.gate.node import Node
+from nodeproof.gate.occasion import (
+    GRANDFATHERED,
+    REQUALIFY,
+    SERVED,
+    SERVED_LATER,
+    Held,
+    answer,
+    occasion,
+    reason_of,
+    settled,
+)
+from nodeproof.gate.proof import Judged, Ruling
+from nodeproof.gate.settings import Draining, Settings
+from nodeproof.verdict import Decision
+
+_SLOW_S = 30.0  # for a log that takes this long to be read, the condition says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A pod outside the gate that holds GPUs of the node."""
+
+    namespace: str
+    name: str
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of one node beside itself.
+
+    `judged` holds the attempts that were judged, by name of their Job. `devices` is the digest of
+    the GPUs that some source says are in the node now, `""` without a source. `room` is how many
+    more tests may start, `served_held` how many other nodes that served before the installation are
+    held. `breaker` is why it is open, `""` while it is not.
+    """
+
+    jobs: Sequence[Job] = ()
+    judged: Mapping[str, Judged] | None = None
+    tenants: Sequence[Tenant] = ()
+    devices: str = ""
+    room: int = 1
+    served_held: int = 0
+    breaker: str = ""
+
+
+def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
+    """Decide what to do about one node at `now`, seconds since 1970."""
+    names = settings.names
+    if node.deleting or not _selected(node, settings):
+        return Plan(phase=Phase.OUTSIDE)
+    if not node.boot_id:
+        return _hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
+    wanted = occasion(node, known.devices, settings)
+    if wanted is None:
+        phase = Phase.ACCEPTED if node.accepted(names) else Phase.GRANDFATHERED
+        return Plan(phase=phase, actions=_heartbeat(node, phase, settings, now))
+    if wanted == SERVED and known.served_held >= settings.served_at_once:
+        text = "it served before the gate was installed; others like it are being tested"
+        return _say(
+            node, settings, now, Phase.GRANDFATHERED, "Unknown", SERVED_LATER, text, wake_s=60.0
+        )
+    if not node.has(names.pending):
+        if held := settled(node, settings, wanted):
+            return _hold(node, settings, held.reason, held.text, now, status=held.status)
+        reason, text = reason_of(wanted)
+        return _hold(node, settings, reason, text, now)
+    return _pending(node, known, settings, wanted, now)
+
+
+def _selected(node: Node, settings: Settings) -> bool:
+    """Whether a node is ours: by its labels, or because it carries a taint of ours."""
+    names = settings.names
+    by_label = all(node.labels.get(k) == v for k, v in settings.selector.items())
+    # Labels of the hardware come late; a startup taint is there from the first moment.
+    return by_label or node.has(names.pending) or node.has(names.quarantined)
+
+
+def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: float) -> Plan:
+    """What to do about a node that is held until it has proved itself."""
+    judged = known.judged or {}
+    ours = [j for j in known.jobs if _of(j, node, trigger)]
+    # What has ended stays for people, until its time to live is over.
+    going = [j for j in known.jobs if j.ended is None and not j.deleting]
+    ours.sort(key=lambda j: j.attempt)
+    current = ours[-1] if ours else None
+    stale = [Remove(job=j.name) for j in going if j is not current]
+    held = settled(node, settings, trigger)
+    if current is None and held:
+        return _still(node, known, settings, held, stale, now)
+    if current is None:
+        return _first(node, known, settings, trigger, stale, now)
+    ending = _ending(current, settings, now)
+    if ending is None:
+        wake = current.created + _wall_s(settings) - now
+        return _say(
+            node, settings, now, Phase.TESTING, "Unknown", "Testing",
+            _attempt(current.attempt, settings, current.name) + _waits(current),
+            *stale, wake_s=max(wake, 1.0),
+        )  # fmt: skip
+    if isinstance(ending, Pod) and current.name not in judged:
+        read = Read(job=current.name, pod=ending.name)
+        if held or current.ended is None or now - current.ended < _SLOW_S:
+            # Of one that is held a restart forgot it: the condition stands while it is read again.
+            phase = held.phase if held else Phase.TESTING
+            return Plan(phase=phase, actions=(read, *stale), wake_s=5.0)
+        return _say(
+            node, settings, now, Phase.TESTING, "Unknown", "Testing",
+            f"attempt {current.attempt} of {settings.attempts} has ended and is being read",
+            read, *stale, wake_s=5.0,
+        )  # fmt: skip
+    ruling = judged[current.name] if isinstance(ending, Pod) else ending
+    if held and ruling.decision is not Decision.REJECT:
+        # Evidence that is lost, or older than the reject, takes nothing back.
+        return _still(node, known, settings, held, stale, now)
+    return _ruled(node, known, settings, trigger, current, ruling, stale, now)
+
+
+def _first(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    stale: Sequence[Action],
+    now: float,
+    attempt: int = 1,
+) -> Plan:
+    """Start an attempt, or say what it waits for."""
+
+    def waits(reason: str, text: str, *more: Action, wake_s: float | None = None) -> Plan:
+        return _say(
+            node, settings, now, Phase.WAITING, "Unknown", reason, text,
+            *more, *stale, wake_s=wake_s,
+        )  # fmt: skip
+
+    if text := node.not_ready:
+        return waits("NotReady", text)
+    if stale:
+        return waits("Queued", "an earlier test of the node has to go first", wake_s=5.0)
+    if known.tenants:
+        going = [t for t in known.tenants if not t.leaving]
+        named = ", ".join(f"{t.namespace}/{t.name}" for t in known.tenants[:3])
+        evict = [Evict(namespace=t.namespace, pod=t.name) for t in going]
+        acts = evict if settings.draining is Draining.EVICT else []
+        wait = f"{len(known.tenants)} pods hold GPUs of the node and have to leave first: {named}"
+        return waits("PodsPresent", wait, *acts, wake_s=30.0)
+    if known.room < 1:
+        return waits("Queued", f"{settings.tests_at_once} tests run at once", wake_s=30.0)
+    requested = node.count(settings.resource) or 0
+    since = now - max(node.ready_since, node.created)
+    if not requested and since < settings.plugin_wait_s:
+        text = f"the node offers no {settings.resource} yet: the device plugin has to register it"
+        return waits("DevicePluginMissing", text, wake_s=settings.plugin_wait_s - since)
+    kind = node.labels.get(settings.kind_label, "")
+    expected = (
+        settings.expected.get(kind) or _whole(node.capacity.get(settings.resource)) or requested
+    )
+    # Said as it is said while it runs: a condition is written twice only if something has moved.
+    test = Test(trigger=trigger, attempt=attempt, devices=expected, requested=requested)
+    return _say(
+        node, settings, now, Phase.TESTING, "Unknown", "Testing",
+        _attempt(attempt, settings, name_of(node, test)), test, *stale, wake_s=30.0,
+    )  # fmt: skip
+
+
+def _ruled(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    job: Job,
+    ruling: Judged,
+    stale: Sequence[Action],
+    now: float,
+) -> Plan:
+    """Act on what an attempt came to."""
+    names = settings.names
+    kind = node.labels.get(settings.kind_label, "")
+    if ruling.decision is Decision.ACCEPT and known.devices not in {"", ruling.devices}:
+        ruling = _open(Ruling.FOREIGN, "the GPUs that were tested are not those in the node now")
+    if ruling.decision is Decision.ACCEPT:
+        if text := node.not_ready:
+            # Karpenter puts the taint back on a node that it has not registered.
+            return _say(
+                node, settings, now, Phase.WAITING, "Unknown", "NotReady",
+                f"{text}; {ruling.text}", *stale,
+            )  # fmt: skip
+        told = node.condition
+        message = _message(node, ruling.text)
+        if told is None or (told.status, told.reason, told.message) != (
+            "True", EVERYTHING_PASSED, message,
+        ):  # fmt: skip
+            # First the condition, then the taint: whoever guards the taint reads the condition.
+            return Plan(
+                phase=Phase.TESTING,
+                actions=(Say(status="True", reason=EVERYTHING_PASSED, message=message),),
+                wake_s=1.0,
+            )
+        asked = trigger.removeprefix(REQUALIFY) if trigger.startswith(REQUALIFY) else None
+        stamps = {names.accepted_devices: ruling.devices, names.verdict: _compact(job, ruling)}
+        stamps |= {names.requalified: asked} if asked else {}
+        ruled = Ruled(kind=kind, node_uid=node.uid, accepted=True, reason="", at=now)
+        return Plan(
+            phase=Phase.ACCEPTED,
+            actions=(
+                Record(ruled=ruled),
+                Lift(stamps=stamps),
+                Tell(reason="Accepted", message=ruling.text),
+            ),
+        )
+    if ruling.decision is Decision.REJECT:
+        return _rejected(node, known, settings, trigger, kind, ruling, stale, now)
+    return _undecided(node, known, settings, trigger, job, ruling, stale, now)
+
+
+def _undecided(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    job: Job,
+    ruling: Judged,
+    stale: Sequence[Action],
+    now: float,
+) -> Plan:
+    """Test again after a while, or leave it to people."""
+    names = settings.names
+    if job.attempt < settings.attempts:
+        ended = job.ended if job.ended is not None else job.created + _wall_s(settings)
+        due = ended + settings.backoff_s * 2 ** (job.attempt - 1)
+        if now < due:
+            return _say(
+                node, settings, now, Phase.UNDECIDED, "Unknown", ruling.ruling.value,
+                f"attempt {job.attempt} of {settings.attempts}: {ruling.text}; the next follows",
+                *stale, wake_s=due - now,
+            )  # fmt: skip
+        return _first(node, known, settings, trigger, stale, now, attempt=job.attempt + 1)
+    text = f"undecided {job.attempt} times, the last time {ruling.ruling}: {ruling.text}"
+    actions: list[Action] = list(stale)
+    stamps = answer(node, settings, trigger)
+    if settings.quarantine_undecided and not known.breaker and not node.has(names.quarantined):
+        actions.append(Quarantine(stamps=stamps))
+    elif stamps:
+        actions.append(Stamp(stamps=stamps))
+    if _differs(node, "Unknown", "UndecidedTooOften"):
+        actions.append(Tell(reason="UndecidedTooOften", message=text, warning=True))
+    return _say(
+        node, settings, now, Phase.UNDECIDED, "Unknown", "UndecidedTooOften",
+        f"{text}; set the annotation {names.requalify} to a new word to test again",
+        *actions,
+    )  # fmt: skip
+
+
+def _rejected(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    kind: str,
+    ruling: Judged,
+    stale: Sequence[Action],
+    now: float,
+) -> Plan:
+    names, stamps = settings.names, answer(node, settings, trigger)
+    first = _differs(node, "False", Ruling.CONDEMNED.value)
+    actions: list[Action] = list(stale)
+    text = ruling.text
+    if first:
+        ruled = Ruled(kind=kind, node_uid=node.uid, accepted=False, reason=ruling.check, at=now)
+        actions.append(Record(ruled=ruled))
+    if not node.has(names.quarantined):
+        if known.breaker:
+            text += f"; not quarantined, since the circuit breaker is open: {known.breaker}"
+            if first:
+                actions.append(Tell(reason="BreakerOpen", message=known.breaker, warning=True))
+        else:
+            # In one write with the taint: a request must not outlive the reject that answers it.
+            actions.append(Quarantine(stamps=stamps))
+            stamps = {}
+    if stamps:
+        actions.append(Stamp(stamps=stamps))
+    if first:
+        actions.append(Tell(reason="Rejected", message=ruling.text, warning=True))
+    return _say(
+        node, settings, now, Phase.QUARANTINED, "False", Ruling.CONDEMNED.value, text, *actions
+    )
+
+
+def _still(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    held: Held,
+    stale: Sequence[Action],
+    now: float,
+) -> Plan:
+    """Leave a node held as it is; a condemned one that lost its taint gets it back."""
+    shut = node.has(settings.names.quarantined) or held.status != "False" or known.breaker
+    quarantine = () if shut else (Quarantine(),)
+    return _say(
+        node, settings, now, held.phase, held.status, held.reason, held.text,
+        *quarantine, *stale,
+    )  # fmt: skip
+
+
+def _of(job: Job, node: Node, trigger: str) -> bool:
+    """Whether a Job was started for this node, this boot and this occasion."""
+    return (job.node_uid, job.boot_id, job.trigger) == (node.uid, node.boot_id, trigger)
+
+
+def _ending(job: Job, settings: Settings, now: float) -> Pod | Judged | None:
+    """How a Job ended: the pod to read, or a ruling without one; `None` while it goes on.
+
+    A pod that will not die does not hold the verdict up: past the wall clock it is given up.
+    """
+    over = [p for p in job.pods if p.over or p.exit_code is not None]
+    if over and (job.ended is not None or len(over) == len(job.pods)):
+        return max(over, key=lambda p: p.exit_code is not None)
+    if job.deleting:
+        return _open(Ruling.LOST, f"Job {job.name} was deleted")
+    if job.ended is not None:
+        if job.failure == "DeadlineExceeded":
+            return _open(Ruling.TIMEOUT, f"Job {job.name} ran past its deadline{_waits(job)}")
+        return _open(
+            Ruling.LOST, f"Job {job.name} ended ({job.failure or 'complete'}) without a pod"
+        )
+    if now > job.created + _wall_s(settings):
+        return _open(
+            Ruling.TIMEOUT,
+            f"Job {job.name} is past every deadline and has not ended: a hung driver may hold its "
+            f"pod; reboot the node{_waits(job)}",
+        )
+    return None
+
+
+def _wall_s(settings: Settings) -> float:
+    return settings.run_deadline_s + settings.job_margin_s + settings.wall_margin_s
+
+
+def _attempt(number: int, settings: Settings, name: str) -> str:
+    return f"attempt {number} of {settings.attempts} is Job {name}"
+
+
+def _waits(job: Job) -> str:
+    waiting = next((p.waiting for p in job.pods if p.waiting), "")
+    return f" ({waiting})" if waiting else ""
+
+
+def _open(ruling: Ruling, text: str) -> Judged:
+    return Judged(decision=Decision.UNDECIDED, ruling=ruling, text=text)
+
+
+def _hold(
+    node: Node, settings: Settings, reason: str, text: str, now: float, *, status: str = "Unknown"
+) -> Plan:
+    """Keep the node from the scheduler, and say why."""
+    hold = () if node.has(settings.names.pending) else (Hold(),)
+    return _say(
+        node,
+        settings,
+        now,
+        Phase.WAITING,
+        status,
+        reason,
+        text,
+        *hold,
+        wake_s=1.0 if hold else None,
+    )
+
+
+def _say(
+    node: Node,
+    settings: Settings,
+    now: float,
+    phase: Phase,
+    status: str,
+    reason: str,
+    text: str,
+    *actions: Action,
+    wake_s: float | None = None,
+) -> Plan:
+    """Make a plan with our condition in it, unless the condition says so already."""
+    say = Say(status=status, reason=reason, message=_message(node, text))
+    told = node.condition
+    same = told is not None and (told.status, told.reason, told.message) == (
+        say.status, say.reason, say.message,
+    )  # fmt: skip
+    fresh = (
+        told is not None
+        and told.heartbeat is not None
+        and now - told.heartbeat < settings.heartbeat_s
+    )
+    order: list[Action] = [*actions] if same and fresh else [*actions, say]
+    order.sort(key=_rank)
+    return Plan(phase=phase, actions=tuple(order), wake_s=wake_s)
+
+
+def _rank(action: Action) -> int:
+    """The order that a crash between any two actions does no harm in.
+
+    A node that is to be held must not be free while its condition is written; a test that can't be
+    started must not be said to run; a ruling has to be remembered and told before the condition
+    says that it was; and a request counts as answered only when the answer stands.
+    """
+    if isinstance(action, Hold | Quarantine):
+        return 0
+    if isinstance(action, Record | Tell | Test):
+        return 1
+    return 2 if isinstance(action, Say) else 3
+
+
+def _heartbeat(node: Node, phase: Phase, settings: Settings, now: float) -> tuple[Action, ...]:
+    """Keep the condition of an accepted node fresh; say once why an old one is let alone."""
+    told = node.condition
+    if phase is Phase.ACCEPTED and told is not None:
+        if told.heartbeat is None or now - told.heartbeat >= settings.heartbeat_s:
+            return (Say(status=told.status, reason=told.reason, message=told.message),)
+        return ()
+    if told is None:
+        text = "it served before the gate was installed, and is tested after its next boot"
+        return (Say(status="Unknown", reason=GRANDFATHERED, message=_message(node, text)),)
+    return ()
+
+
+def _differs(node: Node, status: str, reason: str) -> bool:
+    told = node.condition
+    return (
+        told is None
+        or (told.status, told.reason) != (status, reason)
+        or not told.message.startswith(f"boot {node.boot_id};")
+    )
+
+
+def _message(node: Node, text: str) -> str:
+    said = f"boot {node.boot_id or 'unknown'}; {text}"[:1024]
+    # The API replaces half characters; unlike what we said, it would be said again for ever.
+    return said.encode(errors="replace").decode()
+
+
+def _compact(job: Job, ruling: Judged) -> str:
+    return f'{{"verdict":"{ruling.decision.value}","job":"{job.name}","profile":"{job.profile}","attempt":{job.attempt}}}'
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdecimal() else 0

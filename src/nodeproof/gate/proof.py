@@ -1,0 +1,162 @@
+"""Whether an attempt proves its node: what binds is judged again, and nothing else counts.
+
+Exit status decides nothing. An accept needs the message of a container that has ended, the results
+it names in the pod's log, and everything in them to be what this gate started: this nonce, node,
+boot, image, profile, spec and manifest. Whatever is missing or foreign is undecided, with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nodeproof import results, verdict
+from nodeproof.gate import dispatch
+from nodeproof.gate.attempt import Job, Pod
+from nodeproof.gate.names import EVERYTHING_PASSED
+from nodeproof.gate.node import Node
+from nodeproof.manifest import Manifest, suite_digest
+from nodeproof.model import DeviceKind
+from nodeproof.verdict import Decision, Verdict
+
+
+class Ruling(StrEnum):
+    """Reasons of the condition that an attempt can end in."""
+
+    ACCEPTED = EVERYTHING_PASSED
+    CONDEMNED = "HardwareCondemned"
+    UNDECIDED = "Undecided"  # the suites ran and could not decide
+    CRASHED = "TestCrashed"
+    TIMEOUT = "TestTimedOut"
+    EVICTED = "TestEvicted"
+    LOST = "TestPodLost"
+    MISSING = "ResultMissing"
+    INVALID = "ResultInvalid"
+    FOREIGN = "ResultForeign"  # bound to another node, boot, run or version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What an attempt came to. `text` is one sentence for the condition."""
+
+    decision: Decision
+    ruling: Ruling
+    text: str
+    devices: str = ""  # digest of the GPUs that were tested
+    check: str = ""  # the first that condemned the node
+
+
+def judge(job: Job, pod: Pod | None, log: str | None, *, node: Node, manifest: Manifest) -> Judged:
+    """Judge an attempt that is over. `log` is the pod's, `None` where it could not be read."""
+    if pod is None:
+        return _open(Ruling.LOST, "its pod is gone, and the evidence with it")
+    told = dispatch.read(pod.message)
+    if pod.exit_code is None or told is None:
+        return _open(*_why_silent(job, pod))
+    if log is None:
+        return _open(Ruling.MISSING, f"the log of pod {pod.name} could not be read")
+    whole = dispatch.unpacked(log, str(told["results"]))
+    if whole is None:
+        return _open(
+            Ruling.INVALID,
+            f"the log of pod {pod.name} does not hold the results that its message names",
+        )
+    found = results.parse(whole)
+    decided = verdict.decide(found, manifest)
+    foreign = list(_foreign(job, pod, decided, node))
+    if told["verdict"] != decided.decision.value:
+        foreign.append(f"the message says {told['verdict']}, the results {decided.decision}")
+    if foreign:
+        return _open(Ruling.FOREIGN, "; ".join(foreign))
+    if decided.decision is Decision.REJECT:
+        return Judged(
+            decision=Decision.REJECT,
+            ruling=Ruling.CONDEMNED,
+            text=_said(decided, decided.failed),
+            check=decided.failed[0].check,
+        )
+    if decided.decision is Decision.UNDECIDED:
+        return Judged(
+            decision=Decision.UNDECIDED,
+            ruling=Ruling.UNDECIDED,
+            text=_said(decided, decided.undecided),
+        )
+    passed = decided.counts["pass"]
+    return Judged(
+        decision=Decision.ACCEPT,
+        ruling=Ruling.ACCEPTED,
+        text=f"{passed} checks passed, {decided.counts['selftests']} detectors proved, {job.profile}",
+        devices=devices_digest(decided),
+    )
+
+
+def devices_digest(decided: Verdict) -> str:
+    """One digest over the GPUs of a run, by UUID."""
+    devices = decided.plan.devices if decided.plan else ()
+    return dispatch.digest_of_devices(d.id for d in devices if d.kind is DeviceKind.GPU)
+
+
+def _foreign(job: Job, pod: Pod, decided: Verdict, node: Node) -> Iterator[str]:
+    """What the results are bound to that this attempt is not."""
+    plan = decided.plan
+    if plan is None:
+        yield "the results have no plan"
+        return
+    told = plan.node
+    wanted = {
+        "nonce": (plan.nonce, job.nonce),
+        "node uid": (told.get("uid"), job.node_uid),
+        "uid of the node now": (node.uid, job.node_uid),
+        "boot id": (told.get("boot_id"), job.boot_id),
+        "boot id of the node now": (node.boot_id, job.boot_id),
+        "node name": (told.get("name"), node.name),
+        "node of the pod": (pod.node, node.name),
+        "profile": (plan.profile.value, job.profile),
+        "spec digest": (plan.spec.get("digest"), job.spec_digest),
+        "suite digest": (plan.suite_digest, suite_digest()),
+    }
+    for name, (found, expected) in wanted.items():
+        if not expected or found != expected:
+            yield f"{name} is {found or 'not told'}, not {expected or 'known'}"
+    image = job.image.rpartition("@")[2]
+    if not image.startswith("sha256:") or not pod.image_id.endswith(image):
+        yield f"the pod ran image {pod.image_id or 'unknown'}, not {job.image}"
+    if decided.rehearsal:
+        yield "it was a rehearsal"
+    if plan.waivers:
+        yield f"{len(plan.waivers)} waivers that this gate did not give"
+    gpus = sum(d.kind is DeviceKind.GPU for d in plan.devices)
+    if decided.decision is Decision.ACCEPT and (gpus != job.devices or not gpus):
+        yield f"{gpus} GPUs were tested, {job.devices} expected"
+
+
+def _why_silent(job: Job, pod: Pod) -> tuple[Ruling, str]:
+    """Why there is no message: what the kubelet and the Job's controller say."""
+    if pod.reason == "OOMKilled":
+        return Ruling.CRASHED, f"pod {pod.name} was killed for its memory (OOMKilled)"
+    if pod.reason in {"Evicted", "Preempting", "NodeShutdown", "Terminated"} or (
+        pod.exit_code is None and pod.deleting
+    ):
+        return Ruling.EVICTED, f"pod {pod.name} was taken away: {pod.reason or 'deleted'}"
+    if "DeadlineExceeded" in {pod.reason, job.failure}:
+        waited = f": {pod.waiting}" if pod.waiting else ""
+        return Ruling.TIMEOUT, f"pod {pod.name} ran past the Job's deadline{waited}"
+    if pod.exit_code is None:
+        waited = f": {pod.waiting}" if pod.waiting else ""
+        return Ruling.LOST, f"pod {pod.name} ended without a word of its container{waited}"
+    if pod.message:
+        return (
+            Ruling.INVALID,
+            f"the message of pod {pod.name} is none of ours: {pod.message[:80]!r}",
+        )
+    return Ruling.MISSING, f"pod {pod.name} ended with status {pod.exit_code} and left no message"
+
+
+def _said(decided: Verdict, reasons: tuple[verdict.Reason, ...]) -> str:
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"{reasons[0]}{more}; {decided.remedy}"
+
+
+def _open(ruling: Ruling, text: str) -> Judged:
+    return Judged(decision=Decision.UNDECIDED, ruling=ruling, text=text)

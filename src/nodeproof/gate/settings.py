@@ -1,0 +1,121 @@
+"""What a site tells the gate: TOML, every key with a default and a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from nodeproof.gate.names import Names
+from nodeproof.model import Profile
+
+
+class SettingsError(ValueError):
+    """Settings that can't be used. Says which key, and what was expected."""
+
+
+class Served(StrEnum):
+    """What becomes of nodes that served before the gate was installed."""
+
+    GRANDFATHER = "grandfather"  # left alone until their next boot
+    REQUALIFY = "requalify"  # tested one by one
+
+
+class Draining(StrEnum):
+    """What to do about GPU pods on a node that has to be tested."""
+
+    WAIT = "wait"  # for them to end
+    EVICT = "evict"  # through the Eviction API, so that disruption budgets hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One site's settings. Times in seconds."""
+
+    image: str  # by digest: what a tag names may change between two nodes
+    names: Names = field(default_factory=Names)
+    selector: Mapping[str, str] = field(default_factory=lambda: {"nvidia.com/gpu.present": "true"})
+    resource: str = "nvidia.com/gpu"
+    kind_label: str = "node.kubernetes.io/instance-type"  # what makes two nodes alike
+    profile: Profile = Profile.GATE
+    spec: str = ""
+    expected: Mapping[str, int] = field(default_factory=dict)  # GPUs by kind of node
+    # The site's own taints on such nodes, key to effect: the test pods have to pass them too.
+    runtime_class: str = ""  # of test pods, where NVIDIA's runtime is not the default
+    priority_class: str = ""  # of test pods
+    tolerate: Mapping[str, str] = field(default_factory=dict)
+    run_deadline_s: float = 480.0  # of `nodeproof run`
+    job_margin_s: float = 120.0  # on top: to pull the image, to start, to write
+    wall_margin_s: float = 60.0  # on top of the Job's: a hung driver keeps a pod from ending
+    attempts: int = 3
+    backoff_s: float = 60.0  # before the second attempt; doubled for each further one
+    tests_at_once: int = 16  # power, and how much of a fleet may be under test
+    plugin_wait_s: float = 600.0  # for the device plugin, before a node without GPUs is looked at
+    served_at_once: int = 1  # nodes that served before the installation, under test together
+    quarantine_undecided: bool = False  # a registry that is down must not empty a fleet
+    breaker_run: int = 3  # rejects in a row of one kind, for one reason
+    breaker_share: float = 0.2  # of a kind's nodes, and at least `breaker_least`
+    breaker_least: int = 3
+    served: Served = Served.GRANDFATHER
+    installed_at: float = 0.0  # seconds since 1970; nodes created before are called served
+    draining: Draining = Draining.WAIT
+    heartbeat_s: float = 300.0
+
+
+def parse(text: str) -> Settings:
+    """Read settings. Raises `SettingsError` for what is unknown, of the wrong type, or unsafe."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(str(error)) from None
+    names = table.pop("names", {})
+    given = {key: _read(key, value) for key, value in table.items()}
+    if not isinstance(names, dict) or not all(isinstance(v, str) and v for v in names.values()):
+        raise SettingsError("names is a table of texts")
+    try:
+        settings = Settings(names=Names(**names), **given)
+    except TypeError as error:
+        raise SettingsError(f"{error}; image is required") from None
+    digest = settings.image.rpartition("@")[2]
+    if not digest.startswith("sha256:") or len(digest) != len("sha256:") + 64:
+        raise SettingsError(f"image = {settings.image!r}: name it by its digest, …@sha256:…")
+    if settings.profile is Profile.QUICK:
+        raise SettingsError("profile = 'quick': it is for people; a gate needs 'gate' or longer")
+    return settings
+
+
+_TYPES: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Settings)}
+_ENUMS: dict[str, type[StrEnum]] = {"profile": Profile, "served": Served, "draining": Draining}
+
+
+def _read(key: str, value: Any) -> Any:
+    if key not in _TYPES:
+        raise SettingsError(f"there is no setting {key!r}; there are {', '.join(sorted(_TYPES))}")
+    if key in _ENUMS:
+        known = list(_ENUMS[key])
+        if value not in known:
+            raise SettingsError(f"{key} = {value!r}: there are {', '.join(known)}")
+        return _ENUMS[key](value)
+    kind = str(_TYPES[key])
+    if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+        value = float(value)
+    if not _fits(kind, value):
+        raise SettingsError(f"{key} = {value!r} is not what it has to be: {kind}, not negative")
+    return value
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind.startswith("Mapping"):
+        inner = "int" if "int]" in kind else "str"
+        return isinstance(value, dict) and all(_fits(inner, v) for v in value.values())
+    if isinstance(value, bool):
+        return kind == "bool"
+    match kind:
+        case "float":
+            return isinstance(value, float) and 0 <= value < float("inf")
+        case "int":
+            return isinstance(value, int) and value > 0
+    return kind == "str" and isinstance(value, str)
