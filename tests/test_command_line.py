@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from nodeproof_command import nodeproof
@@ -13,6 +14,8 @@ from rehearsal import FIVE, NODEPROOF
 
 from nodeproof import __version__
 from nodeproof.manifest import shipped
+from nodeproof.plugin.recording import load
+from nodeproof.probes.boot import boot_id
 from tests.shipped_run import RUN, failed, without
 
 TARGET = ["--device", "--cpu-devices", "--host-root"]
@@ -21,14 +24,20 @@ OPTIONS = {
     "run": [
         *TARGET,
         *("--profile", "--spec", "--expect-gpus", "--output", "--nonce", "--node-name"),
-        *("--node-uid", "--deadline", "--waivers", "--seed"),
+        *("--node-uid", "--deadline", "--waivers", "--seed", "--replay", "--dispatch"),
     ],
     "selftest": TARGET,
     "list": [],
     "explain": [],
     "verdict": ["--json"],
     "report": ["--format", "-o", "--output"],
-    "record": [*TARGET, "-o", "--output"],
+    "parse": ["--context"],
+    "record": [*TARGET, "--spec", "--redact", "-o", "--output"],
+    "controller": ["--settings", "--port", "--dry-run"],
+    "preflight": ["--settings"],
+    "requalify": ["--word", "--wait", "--domain"],
+    "gate": ["--node-name", "--domain"],
+    "npd": ["--host-root", "--deadline"],
 }
 NO_GPU = {"LD_LIBRARY_PATH": ""}
 
@@ -45,7 +54,7 @@ def files(tmp_path):
 def test_help_names_every_command_and_no_other():
     done = nodeproof("--help")
     assert done.returncode == 0
-    assert set(re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)) == set(OPTIONS)
+    assert set(re.findall(r"^    (\w+)(?: |$)", done.stdout, re.MULTILINE)) == set(OPTIONS)
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -152,11 +161,18 @@ def test_a_file_that_holds_no_results_is_undecided(tmp_path, content):
     assert "Traceback" not in done.stderr
 
 
-def test_a_record_is_the_node_as_json(tmp_path):
-    done = nodeproof("record", "--device=cpu", "-o", "node.json", cwd=tmp_path)
+def test_a_record_is_the_node_without_its_names_and_replays(tmp_path):
+    (tmp_path / "node.json").write_text("an earlier recording")
+    done = nodeproof("record", "--device=cpu", "--redact", "-o", "node.json", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    record = json.loads((tmp_path / "node.json").read_text())
-    assert record
+    assert [path.name for path in tmp_path.iterdir()] == ["node.json"]
+    text = (tmp_path / "node.json").read_text()
+    assert boot_id(Path("/")) not in text
+    assert json.loads(text)["interrupted"] == ""
+    assert "proc/meminfo" in json.loads(text)["files"]
+    recording = load(tmp_path / "node.json")
+    assert (recording.device, recording.cpu_devices) == ("cpu", 2)
+    assert {kind for _, _, _, (kind, _) in recording.answers} == {"node", "cpu"}
 
 
 @pytest.mark.long

@@ -158,6 +158,20 @@ def test_more_gpus_than_expected_are_undecided(node, libraries):
     assert (run.count()["outcome"], run.count()["cause"]) == ("fail", "config")
 
 
+@pytest.mark.long
+def test_the_gpu_behind_a_driver_that_hangs_is_named_by_the_kernels_log(node, libraries):
+    log = node / "log"
+    log.write_text("<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    plan = {"HANG": "nvmlInitWithFlags", "LOG": str(log)}
+    run = Run(node, libraries, "--deadline=120", preload="klogctl.so", **plan)
+    run.complete()
+    assert run.count()["outcome"] == "error"
+    assert "deadline" in run.count()["summary"]
+    assert "GPU 0000:3b:00.0: the kernel's log has xid 79" in run.count()["summary"]
+    assert run.status == 10, run.text
+    assert {r["check"] for r in run.told["failed"]} == {"node.log.events"}
+
+
 def test_a_driver_that_hangs_costs_the_run_its_devices_and_not_its_end(node, libraries):
     run = Run(node, libraries, "--deadline=30", HANG="nvmlInitWithFlags")
     run.complete()
@@ -169,19 +183,19 @@ def test_a_driver_that_hangs_costs_the_run_its_devices_and_not_its_end(node, lib
 
 
 def test_an_xid_and_an_error_counted_while_the_run_goes_on_condemn_the_gpu(node, libraries):
-    """Both come after the first sample: what stood there before is no fault of this run."""
+    """Both come once the checks have begun: what stood there before is no fault of this run."""
     counters, log = node / "counters", node / "log"
     counters.mkdir()
-    (counters / "ecc_uncorrected").write_text("3")
-    log.write_text("<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 79, before the run\n")
+    (counters / "nvlink_replays").write_text("3")
+    log.write_text("<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 31, before the run\n")
 
     def meanwhile():
         results, ends = node / "out/results.jsonl", time.monotonic() + 60
         while time.monotonic() < ends:
-            if results.exists() and "sm_mhz" in results.read_text():
+            if results.exists() and "check.started" in results.read_text():
                 break
             time.sleep(0.05)
-        (counters / "ecc_uncorrected").write_text("4")
+        (counters / "nvlink_replays").write_text("4")
         with log.open("a") as more:
             more.write("<3>[  200.000000] NVRM: Xid (PCI:0000:3c:00): 94, contained\n")
 

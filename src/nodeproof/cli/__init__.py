@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeproof import __version__
+from nodeproof.cli import cluster
+from nodeproof.parsers.reading import KINDS
 
 _FORMATS = ("junit", "html", "json", "prometheus")
 
@@ -31,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "nodeproof":
             raise
+        extra = "k8s" if error.name.partition(".")[0] in {"kubernetes", "urllib3"} else "node"
         print(
-            f"nodeproof: {error.name} is not installed: pip install 'nodeproof[node]'",
+            f"nodeproof: {error.name} is not installed: pip install 'nodeproof[{extra}]'",
             file=sys.stderr,
         )
         return 2
@@ -71,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="test this node and decide", description=_RUN)
-    run.set_defaults(module="run", selftest_only=False, run_id="")
+    run.set_defaults(module="run", selftest_only=False, run_id="", record=None)
     _add_target(run)
     run.add_argument(
         "--profile",
@@ -81,8 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--spec",
         default="",
-        metavar="NAME|FILE",
-        help="what this kind of node must show (TOML); overrides the limits of the checks",
+        metavar="NAME|FILE|auto",
+        help="what this kind of node must show (TOML); overrides the limits of the checks; auto: "
+        "the shipped one that fits the machine, if one does",
     )
     run.add_argument(
         "--expect-gpus", type=int, metavar="N", help="GPUs that have to be there; fewer is a reject"
@@ -104,6 +108,19 @@ def _parser() -> argparse.ArgumentParser:
         "--waivers", type=_path, metavar="FILE", help="what may fail until when (TOML)"
     )
     run.add_argument("--seed", type=int, help="repeat the data of a run; it is in its plan")
+    run.add_argument(
+        "--dispatch",
+        type=_path,
+        metavar="FILE",
+        help="in a pod: print the packed results at the end and write the termination message here",
+    )
+    run.add_argument(
+        "--replay",
+        type=_path,
+        metavar="FILE",
+        help="judge a node by what `nodeproof record` wrote, and ask nothing of this machine; "
+        "what computes is not measured, so that this can never release a node",
+    )
 
     selftest = commands.add_parser(
         "selftest", help="feed every detector its planted fault, and do nothing else"
@@ -130,10 +147,39 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", type=_path, metavar="PATH", help="default: standard output"
     )
 
-    record = commands.add_parser("record", help="write down all that can be read of this node")
-    record.set_defaults(module="record", **_NOT_ASKED)
+    parse = commands.add_parser(
+        "parse",
+        help="read a kernel log or what a tool printed, as the checks do",
+        description=_PARSE,
+    )
+    parse.set_defaults(module="parse")
+    parse.add_argument("kind", metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    parse.add_argument("file", metavar="FILE", help="- reads standard input")
+    parse.add_argument(
+        "--context",
+        default="{}",
+        metavar="JSON",
+        help='what is known beside the text, such as {"gpus_expected": 8}',
+    )
+
+    record = commands.add_parser(
+        "record", help="write down all that can be read of this node", description=_RECORD
+    )
+    record.set_defaults(module="record", **{**_NOT_ASKED, "selftest_only": False})
     _add_target(record)
+    record.add_argument(
+        "--spec",
+        default="",
+        metavar="NAME|FILE|auto",
+        help="that of the run: it says what is looked for",
+    )
+    record.add_argument(
+        "--redact",
+        action="store_true",
+        help="put placeholders for UUIDs, serials, boot ids, addresses and names; it still replays",
+    )
     record.add_argument("-o", "--output", type=_path, required=True, metavar="PATH")
+    cluster.add(commands)
     return parser
 
 
@@ -149,6 +195,8 @@ _NOT_ASKED = {
     "deadline": None,
     "waivers": None,
     "seed": None,
+    "replay": None,
+    "record": None,
     "selftest_only": True,
 }
 
@@ -158,6 +206,13 @@ def _path(text: str) -> Path:
         raise argparse.ArgumentTypeError("an empty path")
     return Path(text)
 
+
+_PARSE = """Read a text and say what a gate decides on a new, idle node from it alone. Prints one JSON
+object. Exit status: 0 pass or warn, 10 fail, 11 error, 2 for a kind that is not known."""
+
+_RECORD = """Read this node as the checks do and write down what they were told, in one file that
+`nodeproof run --replay` judges. Nothing is computed on the devices. Exit status: 0 written, 11 not
+or not all of it, 2 usage error."""
 
 _RUN = """Test this node and decide. Writes results.jsonl, verdict.json, junit.xml, report.html and
 metrics.prom, whatever happens."""

@@ -29,6 +29,8 @@ def read(args: argparse.Namespace) -> options.Options:
         "waivers",
         "seed",
         "selftest_only",
+        "record",
+        "replay",
     )
     told = options.read(argparse.Namespace(**{f"nodeproof_{n}": getattr(args, n) for n in names}))
     declared = suites()

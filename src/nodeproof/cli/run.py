@@ -23,10 +23,14 @@ from pathlib import Path
 from types import FrameType
 
 from nodeproof import lifeline
-from nodeproof.cli import files, options, view
+from nodeproof.cli import dispatching, files, options, view
 from nodeproof.results import FILE
 
 _SENTENCE = re.compile(r"^(?:ERROR: |!+ _pytest\.outcomes\.Exit: )nodeproof: (.*)")
+_REPLAY = (
+    "REPLAY of {file}, profile {profile}: nothing is asked of this machine; "
+    "this run can never release a node"
+)
 _STOP_S = 8.0  # for pytest to end its workers after SIGTERM; the reports take the rest of 15 s
 _OVERTIME_S = 30.0  # past the deadline: pytest has to be over, or is ended
 _TICK_S = 0.2
@@ -45,7 +49,10 @@ def main(args: argparse.Namespace) -> int:
         return 11
     args.run_id = told.run_id
     shown = view.of(sys.stdout, deadline_s=told.deadline_s)
-    shown.opening(target=args.device, cpu_devices=args.cpu_devices, profile=args.profile)
+    if args.replay:
+        shown.line(_REPLAY.format(file=args.replay, profile=args.profile))
+    else:
+        shown.opening(target=args.device, cpu_devices=args.cpu_devices, profile=args.profile)
     lifeline.adopt_orphans()
     with shown, tempfile.TemporaryDirectory(prefix="nodeproof-") as scratch:
         ended = supervise(
@@ -56,13 +63,18 @@ def main(args: argparse.Namespace) -> int:
         return 2
     for pid in lifeline.end_children():
         shown.line(f"process {pid} cannot be killed: reboot the node")
-    return files.conclude(
+    status = files.conclude(
         output,
         run_id=told.run_id,
         doubt=ended.doubt,
-        rehearsal=args.device == "cpu",
+        rehearsal=args.device == "cpu" or args.replay is not None,
         show=shown.line,
     )
+    unsent = dispatching.send(output, args.dispatch, shown.line) if args.dispatch else ""
+    if unsent:
+        print(f"nodeproof: undecided: {unsent}", file=sys.stderr)
+        return 11
+    return status
 
 
 def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
@@ -84,6 +96,8 @@ def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
         "deadline": getattr(args, "deadline", None),
         "waivers": getattr(args, "waivers", None),
         "seed": getattr(args, "seed", None),
+        "record": getattr(args, "record", None),
+        "replay": args.replay.absolute() if getattr(args, "replay", None) else None,
     }
     ours = [f"--nodeproof-{k}={v}" for k, v in chosen.items() if v not in {None, ""}]
     if args.selftest_only:

@@ -49,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--nodeproof-waivers", type=Path, default=None, help="file of waivers (TOML)")
     group.addoption("--nodeproof-seed", type=int, default=None, help="replay the data of a run")
     group.addoption(
+        "--nodeproof-record", type=Path, default=None, help="write down what was read of the node"
+    )
+    group.addoption(
+        "--nodeproof-replay", type=Path, default=None, help="a recording to take the node's place"
+    )
+    group.addoption(
         "--nodeproof-selftest-only",
         action="store_true",
         help="only feed every detector its planted fault",

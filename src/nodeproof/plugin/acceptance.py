@@ -22,8 +22,10 @@ from nodeproof.plugin import findings, options, planning, selftesting
 from nodeproof.plugin.examination import Examination
 from nodeproof.plugin.judging import Measurements, judge
 from nodeproof.plugin.machine import Machine, look
+from nodeproof.plugin.performing import Done
+from nodeproof.plugin.recording import FILES, Recorder, is_reading
 from nodeproof.plugin.refusal import Refusal
-from nodeproof.plugin.runner import Done, Runner
+from nodeproof.plugin.replaying import performer
 from nodeproof.probes.boot import boot_id
 from nodeproof.results import FILE, End, Writer, now, parse, plain
 from nodeproof.spec import SpecError
@@ -70,15 +72,14 @@ class Acceptance:
             raise Refusal(str(error)) from None
         self._scratch = TemporaryDirectory(prefix="nodeproof-")
         self._output = config.option.nodeproof_output or Path(self._scratch.name)
-        self._runner = Runner(
-            options=self.options,
-            record=self._record,
-            ends=time.monotonic() + self.options.deadline_s - _reserve(self.options.deadline_s),
-            substitutes={
-                "@device": self.options.target.value,
-                "@cpu_devices": self.options.cpu_devices,
-                "@output": str(self._output.absolute()),
-            },
+        self._recorder = Recorder(
+            device=self.options.target.value,
+            cpu_devices=self.options.cpu_devices,
+            profile=self.options.profile,
+            spec=self.options.spec.summary(),
+        )
+        self._runner = performer(
+            self.options, record=self._record, note=self._recorder.note, output=self._output
         )
         config.add_cleanup(self._scratch.cleanup)
         config.add_cleanup(self._close)
@@ -130,9 +131,7 @@ class Acceptance:
             self._refused = True
             return
         ids = {s.id for i in items if (s := spec_of(getattr(i, "function", None)))}
-        absent = [
-            i for i in items if spec_of(getattr(i, "function", None)) and _DEVICE not in i.stash
-        ]
+        absent = [i for i in items if (d := _declared_by(i)) and not self._applies(d, i)]
         if absent:
             self._config.hook.pytest_deselected(items=absent)
             items[:] = [i for i in items if i not in absent]
@@ -142,6 +141,11 @@ class Acceptance:
         except SpecError as error:
             self._refused = True
             raise pytest.UsageError(f"nodeproof: {error}") from None
+
+    def _applies(self, declared: CheckSpec, item: pytest.Item) -> bool:
+        # A recording can't hold what a device computes, so that is not done for one.
+        recorded = not self.options.record or is_reading(declared.work.call)
+        return _DEVICE in item.stash and recorded
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Write the plan before the first check runs."""
@@ -177,7 +181,7 @@ class Acceptance:
         if self._interrupted:  # asked twice: whatever runs may be none of ours
             raise KeyboardInterrupt
         self._interrupted = self._interrupted or f"by {signal.Signals(number).name}"
-        self._runner.pool.interrupt(self._interrupted)
+        self._runner.interrupt(self._interrupted)
 
     # --- running ----------------------------------------------------------------------------
 
@@ -285,6 +289,7 @@ class Acceptance:
         """End the workers, test the verdict itself, write the last line, decide."""
         for number in self._handlers:  # the last lines are not to be cut off
             signal.signal(number, signal.SIG_IGN)
+        self._record_node(exitstatus)
         for sentence in self._runner.close(hurried=bool(self._interrupted)):
             self._record("event", {"name": "worker.stuck", "text": sentence})
         if self._writer is None:
@@ -293,9 +298,7 @@ class Acceptance:
             self._record("event", {"name": "telemetry.lost", "lines": self._writer.lost})
         if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
             self._interrupted = self._interrupted or f"pytest ended with status {int(exitstatus)}"
-        end = End(
-            boot_id=boot_id(self.options.host_root), ended=now(), interrupted=self._interrupted
-        )
+        end = End(boot_id=self._boot_id(), ended=now(), interrupted=self._interrupted)
         so_far = dataclasses.replace(parse(self._writer.content()), end=end, problems=())
         test = selftesting.withheld(self.machine.node, so_far, manifest.shipped())
         self._record("selftest", plain(test))
@@ -310,6 +313,26 @@ class Acceptance:
         doubts = [r for r in self._verdict.undecided if r.why is not Why.UNPLANNED]
         if exitstatus == pytest.ExitCode.OK and (doubts or self._verdict.failed):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _boot_id(self) -> str:
+        if self.options.replay:
+            return str(self.machine.identity["boot_id"])
+        return boot_id(self.options.host_root)
+
+    def _record_node(self, exitstatus: int) -> None:
+        """Write the recording that was asked for, of a run that got as far as its plan."""
+        if self.options.record is None or self._writer is None:
+            return
+        whole = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        interrupted = self._interrupted or ("" if whole else "pytest did not come to its end")
+        try:
+            if not interrupted:
+                self._runner.perform(FILES, FILES.args, [self.machine.node], load_s=0.0)
+            self._recorder.write(
+                self.options.record, self.machine.identity, interrupted=interrupted
+            )
+        except OSError as error:
+            self._record("event", {"name": "recording.lost", "text": str(error)})
 
     def pytest_unconfigure(self) -> None:
         """Leave signals as they were."""
@@ -341,11 +364,6 @@ class Acceptance:
             pytest.exit(
                 f"nodeproof: {self._interrupted}", returncode=pytest.ExitCode.INTERNAL_ERROR
             )
-
-
-def _reserve(deadline_s: float) -> float:
-    """Seconds of the deadline that are kept for ending workers and writing reports."""
-    return min(15.0, deadline_s / 10)
 
 
 def _stage(declared: CheckSpec | None) -> tuple[int, float]:

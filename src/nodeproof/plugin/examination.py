@@ -15,7 +15,7 @@ from nodeproof.plugin import findings, planning, selftesting
 from nodeproof.plugin.judging import Judgement, Measurements, judge
 from nodeproof.plugin.machine import Machine
 from nodeproof.plugin.options import Options
-from nodeproof.plugin.runner import Done, Runner
+from nodeproof.plugin.performing import Done, Performer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Examination:
     """What the checks of a session ask of the workers; every piece of work is done once."""
 
     options: Options
-    runner: Runner
+    runner: Performer
     machine: Machine
     limits_of: Callable[[CheckSpec], Any]
     planned: dict[str, list[Device]] = field(default_factory=dict)  # by check
@@ -104,11 +104,8 @@ class Examination:
     def _done(self, declared: CheckSpec, more: Mapping[str, Any], load_s: float) -> dict[str, Done]:
         """Do the work on every device that this session has under this check, all at once."""
         limits = self.limits_of(declared)
-        args = {
-            name: self.runner.substitutes.get(str(value), value)
-            for name, value in declared.work.args.items()
-        }
-        args |= {name: getattr(limits, name) for name in declared.work.from_limits} | dict(more)
+        asked = {name: getattr(limits, name) for name in declared.work.from_limits}
+        args = {**declared.work.args, **asked, **more}
         gathered = self.machine.devices
         on = gathered if declared.gathers or declared.work.group else self.planned[declared.id]
         if not on:

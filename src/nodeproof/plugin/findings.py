@@ -10,7 +10,7 @@ import pytest
 from nodeproof.checks import CheckSpec, Results
 from nodeproof.model import Cause, Device, Finding, Outcome, Remedy
 from nodeproof.plugin.judging import Judgement, Measurements
-from nodeproof.plugin.runner import Done
+from nodeproof.plugin.performing import Done
 
 _SHOWN = 64  # items of a list kept as evidence
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.checks import Work
+from nodeproof.manifest import shipped
 from nodeproof.model import Device, DeviceKind
 from nodeproof.plugin.options import Options, Target
-from nodeproof.plugin.runner import Runner, WorkFailed
+from nodeproof.plugin.performing import Performer, WorkFailed
 from nodeproof.probes.boot import boot_id, instance_type
 from nodeproof.results import device_from
 
@@ -20,6 +21,8 @@ ENUMERATE = Work(
     args={"device": "@device", "cpu_devices": "@cpu_devices"},
     deadline_s=30,
 )
+READY = "node.services.ready"
+WAIT = Work(call="nodeproof.probes.readiness:wait", deadline_s=660)
 CURSOR = Work(call="nodeproof.probes.kernel_log:cursor", deadline_s=10)
 VERSIONS = Work(
     call="nodeproof.probes.software:versions", args={"device": "@device"}, deadline_s=60
@@ -35,25 +38,30 @@ class Machine:
     devices: tuple[Device, ...]  # under test
     says: str  # one sentence for people about the devices
     identity: Mapping[str, Any]
+    replayed: bool
 
     @property
     def rehearsal(self) -> bool:
-        """Whether there is anything but GPUs under test."""
-        return any(d.kind is not DeviceKind.GPU for d in self.devices)
+        """Whether there is anything but GPUs of this node under test."""
+        return self.replayed or any(d.kind is not DeviceKind.GPU for d in self.devices)
 
     def of_kinds(self, kinds: tuple[DeviceKind, ...]) -> list[Device]:
         """Return what a check of these kinds is about, in a stable order."""
         return [d for d in (self.node, self.host, *self.devices) if d.kind in kinds]
 
 
-def look(runner: Runner, options: Options, *, identify: bool) -> Machine:
+def look(runner: Performer, options: Options, *, identify: bool) -> Machine:
     """Ask the node what it has. Never raises: a driver that does not answer has no devices.
 
     With `identify` the versions of the software are read too, which loads torch in a worker.
     """
-    name = options.node_name or platform.node() or "node"
+    replay = options.replay
+    here = "replayed" if replay else platform.node() or "node"  # a recording does not say its name
+    name = options.node_name or here
     node = Device(kind=DeviceKind.NODE, id=name, label=name)
     host = Device(kind=DeviceKind.HOST, id=name, label=name)
+    if identify:
+        _wait(runner, options, node)
     answer = _ask(runner, ENUMERATE, node)
     devices = tuple(device_from(row) for row in answer.get("devices", []))
     runner.admit(devices)
@@ -70,20 +78,38 @@ def look(runner: Runner, options: Options, *, identify: bool) -> Machine:
         identity={
             "name": name,
             "uid": options.node_uid,
-            "boot_id": boot_id(options.host_root),
-            "instance_type": instance_type(options.host_root),
-            "kernel": platform.release(),
-            "rehearsal": options.target is Target.CPU,
+            **(replay.machine if replay else _firmware_and_kernel(options)),
+            "rehearsal": options.target is Target.CPU or replay is not None,
+            **({"replayed": replay.digest} if replay else {}),
             "driver": driver,
             "software": versions.get("versions") or {},
             "devices_say": str(answer.get("says", "")),
         },
+        replayed=replay is not None,
     )
 
 
-def _ask(runner: Runner, work: Work, node: Device) -> Mapping[str, Any]:
-    args = {name: runner.substitutes.get(str(value), value) for name, value in work.args.items()}
-    done = runner.perform(work, args, [node], load_s=0.0)[node.id]
+def _firmware_and_kernel(options: Options) -> dict[str, str]:
+    return {
+        "boot_id": boot_id(options.host_root),
+        "instance_type": instance_type(options.host_root),
+        "kernel": platform.release(),
+    }
+
+
+def _wait(runner: Performer, options: Options, node: Device) -> None:
+    """Let come up what the spec names, before anything is asked that would miss it.
+
+    What is still missing then is told by the check of this name, which has the same answer.
+    """
+    entry = shipped().entries.get(READY)
+    if entry is not None and READY in options.spec.limits:
+        args = {**entry.limits, **options.spec.limits[READY]}
+        runner.perform(WAIT, args, [node], load_s=0.0)
+
+
+def _ask(runner: Performer, work: Work, node: Device) -> Mapping[str, Any]:
+    done = runner.perform(work, work.args, [node], load_s=0.0)[node.id]
     try:
         return done.result()
     except WorkFailed as error:

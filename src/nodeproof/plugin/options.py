@@ -11,9 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from nodeproof import spec, waivers
+from nodeproof import spec, spec_choice, waivers
 from nodeproof.model import Profile, Waiver
-from nodeproof.spec import NO_SPEC, Spec
+from nodeproof.plugin import recording
+from nodeproof.plugin.chosen import chosen
+from nodeproof.plugin.recording import Recording
+from nodeproof.spec import Spec
 
 DEADLINE_S = {
     Profile.QUICK: 180.0,
@@ -59,6 +62,8 @@ class Options:
     waivers: tuple[Waiver, ...]
     seed: int
     selftest_only: bool
+    record: Path | None
+    replay: Recording | None
 
 
 def read(given: Any) -> Options:
@@ -68,8 +73,11 @@ def read(given: Any) -> Options:
     """
     profile = Profile(_one_of("profile", given.nodeproof_profile, list(Profile)))
     target = Target(_one_of("device", given.nodeproof_device, list(Target)))
+    cpu_devices, replay = given.nodeproof_cpu_devices, _replay(given)
+    if replay:
+        target, cpu_devices = _as_recorded(target, replay), replay.cpu_devices
     for name, value in (
-        ("--cpu-devices", given.nodeproof_cpu_devices),
+        ("--cpu-devices", cpu_devices),
         ("--expect-gpus", given.nodeproof_expect_gpus),
         ("--deadline", given.nodeproof_deadline),
     ):
@@ -78,16 +86,20 @@ def read(given: Any) -> Options:
     if given.nodeproof_expect_gpus is not None and target is Target.CPU:
         raise OptionError("--expect-gpus makes no sense with --device cpu: a rehearsal has no GPU")
     seed = given.nodeproof_seed
-    told = spec.load(given.nodeproof_spec) if given.nodeproof_spec else NO_SPEC
+    told = chosen(
+        _spec_word(given, replay),
+        host_root=given.nodeproof_host_root,
+        rehearsal=target is Target.CPU,
+    )
     expected = given.nodeproof_expect_gpus
     if target is Target.CPU:
         if "expected" not in told.limits.get(_COUNT, {}):
-            expected = given.nodeproof_cpu_devices
+            expected = cpu_devices
         told = told.over(spec.load(spec.REHEARSAL))  # what a site sets, it sets for rehearsals too
     return Options(
         profile=profile,
         target=target,
-        cpu_devices=given.nodeproof_cpu_devices,
+        cpu_devices=cpu_devices,
         spec=told if expected is None else told.with_limit(_COUNT, "expected", expected),
         host_root=given.nodeproof_host_root,
         run_id=given.nodeproof_run_id or str(uuid.uuid4()),
@@ -99,7 +111,35 @@ def read(given: Any) -> Options:
         # New data every run, so that no fault can hide behind data it happens to get right.
         seed=secrets.randbits(48) if seed is None else seed,
         selftest_only=given.nodeproof_selftest_only,
+        record=given.nodeproof_record,
+        replay=replay,
     )
+
+
+def _replay(given: Any) -> Recording | None:
+    if given.nodeproof_replay is None:
+        return None
+    if given.nodeproof_record is not None:
+        raise OptionError("a replay can't be recorded: it reads no node")
+    try:
+        return recording.load(given.nodeproof_replay)
+    except recording.RecordingError as error:
+        raise OptionError(str(error)) from None
+
+
+def _spec_word(given: Any, replay: Recording | None) -> str:
+    word = str(given.nodeproof_spec)
+    if replay and word == spec_choice.AUTO and replay.device != Target.CPU:
+        return replay.spec  # what fitted the machine that was recorded, and not this one
+    return word
+
+
+def _as_recorded(asked: Target, replay: Recording) -> Target:
+    """Return what the recording is of, unless something else was asked for."""
+    recorded = Target(_one_of("device", replay.device, list(Target)))
+    if asked is not Target.AUTO and (asked is Target.CPU) != (recorded is Target.CPU):
+        raise OptionError(f"--device {asked}: the recording is of --device {recorded}")
+    return recorded
 
 
 def _one_of(what: str, given: str, known: list[str]) -> str:

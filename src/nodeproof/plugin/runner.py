@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -11,50 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nodeproof.checks import CannotMeasure, Result, Work
-from nodeproof.child import Answer, Call, Lost, Pool, Raised, Reply
-from nodeproof.model import COMPUTE, Attempt, Cause, Device, DeviceKind, Outcome, Remedy
-from nodeproof.plugin.options import Options
-from nodeproof.plugin.watched import watched
+from nodeproof.checks import Work
+from nodeproof.child import Answer, Call, Loss, Lost, Pool, Raised, Reply
+from nodeproof.model import COMPUTE, Attempt, Cause, Device, DeviceKind, Outcome
+from nodeproof.plugin.options import Options, Target
+from nodeproof.plugin.performing import Done, Note
 
 _ANY = "node"  # the worker for what is about no single device
 _WATCH = "watch"
+_LOOK = "look"  # the worker that goes past the driver
+_WAY_OUT = "nodeproof.probes.way_out:look"
+_LOOK_S = 30.0
 Record = Callable[[str, Mapping[str, Any]], None]
 
 
-class WorkFailed(CannotMeasure):
-    """The work did not come back with an answer."""
-
-    def __init__(self, message: str, *, cause: Cause, remedy: Remedy) -> None:
-        super().__init__(message, cause=cause)
-        self.remedy = remedy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What became of one piece of work on one device."""
-
-    reply: Reply
-    seconds: float
-    samples: tuple[Mapping[str, Any], ...]  # of telemetry meanwhile
-    since: Mapping[str, Any]  # the first sample of the run
-    attempts: tuple[Attempt, ...] = ()
-
-    def result(self) -> Result:
-        """Return the answer with its telemetry rate. Raises `WorkFailed` if there is none."""
-        match self.reply:
-            case Answer(result=result, silence_s=silence_s):
-                seen = watched(
-                    self.samples, since=self.since, seconds=self.seconds, silence_s=silence_s
-                )
-                return {**result, "telemetry": seen}
-            case Raised(type=kind, message=message, cause=cause):
-                known = Cause(cause) if cause in set(Cause) else Cause.ENVIRONMENT
-                text = message if kind == "CannotMeasure" else f"{kind}: {message}"
-                raise WorkFailed(text, cause=known, remedy=Remedy.RETEST)
-            case Lost(text=text, stuck=stuck):
-                remedy = Remedy.REBOOT if stuck else Remedy.RETEST
-                raise WorkFailed(text, cause=Cause.ENVIRONMENT, remedy=remedy)
+def _unnoted(_work: Work, _args: Mapping[str, Any], _device: Device, _done: Done) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -65,6 +38,7 @@ class Runner:
     record: Record
     ends: float
     substitutes: dict[str, Any] = field(default_factory=dict)
+    note: Note = _unnoted
     devices: tuple[Device, ...] = ()
     pool: Pool = field(init=False)
     _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
@@ -73,6 +47,7 @@ class Runner:
     _first: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     _starts: dict[tuple[str, str], Reply] = field(default_factory=dict)
+    _way_out: str | None = None  # what was seen past a driver that hangs
     _meetings: int = 0
     _closed: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -135,9 +110,16 @@ class Runner:
         due = [d for d in devices if (identity, d.id) not in self._done]
         if due:
             whole = {**args, "seconds": load_s} if load_s else dict(args)
-            for device_id, done in self._perform(work, whole, due, load_s).items():
+            given = {n: self.substitutes.get(str(value), value) for n, value in whole.items()}
+            for device_id, done in self._perform(work, given, due, load_s).items():
                 self._done[identity, device_id] = done
+            for device in due:
+                self.note(work, whole, device, self._done[identity, device.id])
         return {d.id: self._done[identity, d.id] for d in devices}
+
+    def interrupt(self, reason: str) -> None:
+        """Make the work in progress end. For signal handlers."""
+        self.pool.interrupt(reason)
 
     def close(self, *, hurried: bool) -> list[str]:
         """End all workers; return a sentence for each that will not go. May be called again."""
@@ -205,7 +187,7 @@ class Runner:
         self._samples.clear()
         started = time.monotonic()
         replies = self.pool.run(calls, deadline_s=work.deadline_s + load_s) if calls else {}
-        replies = {**replies, **unread}
+        replies = {**self._explained(replies, work), **unread}
         seconds = time.monotonic() - started
         return {
             d.id: Done(
@@ -216,6 +198,33 @@ class Runner:
             )
             for d in devices
         }
+
+    def _explained(self, replies: Mapping[str, Reply], work: Work) -> dict[str, Reply]:
+        """Say of workers that hang in a driver what the kernel's log and the bus show without it."""
+        hung = [
+            worker
+            for worker, reply in replies.items()
+            if isinstance(reply, Lost) and reply.how in {Loss.DEADLINE, Loss.SILENT}
+        ]
+        if not hung or self.options.target is Target.CPU or work.call == _WAY_OUT:
+            return dict(replies)
+        if self._way_out is None:
+            self._way_out = self._look_past_the_driver()
+        return {
+            worker: dataclasses.replace(reply, text=f"{reply.text}; {self._way_out}")
+            if isinstance(reply, Lost) and worker in hung
+            else reply
+            for worker, reply in replies.items()
+        }
+
+    def _look_past_the_driver(self) -> str:
+        self.pool.add(_LOOK)  # a worker of its own: any other may be the one that hangs
+        call = Call(call=_WAY_OUT, args={}, context=self._context(None))
+        match self.pool.run({_LOOK: call}, deadline_s=_LOOK_S)[_LOOK]:
+            case Answer(result=result):
+                return str(result["says"])
+            case Raised(message=text) | Lost(text=text):
+                return f"what the kernel's log and the bus show could not be read: {text}"
 
     def _worker(self, device: Device) -> str:
         return device.label if device.kind in COMPUTE else _ANY
