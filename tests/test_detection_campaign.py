@@ -147,12 +147,13 @@ def test_the_interval_is_the_exact_one(hits, total, low, high):
 
 
 @pytest.mark.long
-def test_ten_thousand_faults_in_products_of_full_size():
+def test_a_thousand_faults_in_products_of_full_size():
+    """test_kernel_inject has ten thousand in small ones: at this size they take over an hour."""
     status, lines, _ = script(
-        "detection", "--faults", 10_000, "--size", 1024, "--seed", 1, timeout=7200
+        "detection", "--faults", 1_000, "--size", 1024, "--seed", 1, timeout=7200
     )
     assert status == 0
-    rows, _ = sound(lines, 10_000)
+    rows, _ = sound(lines, 1_000)
     assert {row["class"].split(",")[0] for row in rows} >= {"operand A", "stale buffer", "tile"}
 
 
