@@ -22,7 +22,7 @@ from gate_cluster import (
     ended,
     put_node,
 )
-from gate_world import evidence
+from gate_evidence import evidence
 
 from nodeproof.gate.attempt import CONTAINER
 from nodeproof.gate.controller import Controller

@@ -6,142 +6,56 @@ node, and holds each write of the gate against it.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from collections.abc import Callable
 from typing import Any
 
 from gate_cluster import (
     DIGEST,
-    GPU,
     JOBS,
     MANIFEST,
     NAMES,
-    PENDING,
     PODS,
     SETTINGS,
     SPEC,
-    Kubelet,
     condition,
     ended,
-    put_node,
-    results_of,
     told,
 )
-from results_samples import accept, reject, undecided
+from gate_evidence import FORGED, SILENT, evidence
+from gate_others import Others
 
-from nodeproof.gate import dispatch, proof, writes
+from nodeproof.gate import proof, writes
 from nodeproof.gate.actions import Lift, Plan, Read, Record, Say
 from nodeproof.gate.attempt import CONTAINER, job_of
 from nodeproof.gate.node import Node, node_of
-from nodeproof.gate.plan import Known, Tenant, plan
-from nodeproof.gate.proof import devices_digest
-from nodeproof.results import parse
-from nodeproof.verdict import decide
-from tests.apiserver.store import NODES, Status, Store
+from nodeproof.gate.plan import Known, plan
+from tests.apiserver.store import Status
 
-NODE = f"{NODES}/a"
 OURS = {NAMES.pending, NAMES.quarantined}
 WALL_S = SETTINGS.run_deadline_s + SETTINGS.job_margin_s + SETTINGS.wall_margin_s
-SILENT: dict[str, dict[str, Any]] = {
-    "crash": {"code": 1},
-    "lying exit": {"code": 0},
-    "oom": {"code": 137, "reason": "OOMKilled"},
-    "evicted": {"code": None, "reason": "Evicted"},
-    "deadline": {"code": 143, "reason": "DeadlineExceeded"},
-}
-BLOCKING = (
-    ("karpenter.sh/unregistered", "NoExecute"),
-    ("node.cloudprovider.kubernetes.io/uninitialized", "NoSchedule"),
-)
-FORGED = ("said accept", "replayed", "other image", "log lost", "log cut", "other boot at the end")
-
-
-@functools.cache
-def _template(kind: str) -> tuple[bytes, dict[str, Any]]:
-    """Results and message of one kind of run, with words in place of what binds them."""
-    run = {
-        "accept": lambda: accept(samples=0),
-        "reject": lambda: reject().but(telemetry=()),
-        "undecided": lambda: undecided().but(telemetry=()),
-    }[kind]()
-    said = {"nonce": "@nonce@", "profile": SETTINGS.profile.value, "spec-digest": SPEC.digest}
-    job = {"metadata": {"annotations": {NAMES.label(k): v for k, v in said.items()}}}
-    node = {
-        "metadata": {"name": "@name@", "uid": "@uid@"},
-        "status": {"nodeInfo": {"bootID": "@boot@"}},
-    }
-    data = results_of(job, node, run)
-    message = dispatch.message(decide(parse(data), MANIFEST).document(), data)
-    return data, json.loads(message)
-
-
-def evidence(
-    kind: str, job: dict[str, Any], node: dict[str, Any], boot: str, end_boot: str = ""
-) -> tuple[str, str]:
-    """The message and the log that a run of one kind leaves, bound to this Job, node and boot."""
-    data, said = _template(kind)
-    body, _, end = data.rpartition(b'{"type":"end"')
-    data = body + b'{"type":"end"' + end.replace(b"@boot@", (end_boot or boot).encode())
-    for word, value in (
-        ("@nonce@", told(job, "nonce")),
-        ("@uid@", node["metadata"]["uid"]),
-        ("@boot@", boot),
-        ("@name@", node["metadata"]["name"]),
-    ):
-        data = data.replace(word.encode(), value.encode())
-    bound = {
-        "nonce": told(job, "nonce"),
-        "node_uid": node["metadata"]["uid"],
-        "boot_id": boot,
-        "results": dispatch.digest(data),
-    }
-    return json.dumps({**said, **bound}), "\n".join(dispatch.packed(data))
-
-
-def sound_devices() -> str:
-    """The digest of the GPUs of an accepted run."""
-    return devices_digest(decide(parse(_template("accept")[0]), MANIFEST))
 
 
 class Broken(AssertionError):  # noqa: N818  what a walk found
     """The gate did what it must never do."""
 
 
-class World:
-    """A cluster of one GPU node. Methods in their own words are what may happen to it."""
+class World(Others):
+    """The node, its gate, and the truth about both. Methods in plain words are what may happen."""
 
     def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-        self.store = Store(clock=lambda: self.now)
-        self.kubelet = Kubelet(self.store)
+        super().__init__()
         self.judged: dict[str, proof.Judged] = {}
-        self.tenants: tuple[Tenant, ...] = ()
-        self.breaker = ""
-        self.devices = ""
         self.proved: set[tuple[str, str, str]] = set()  # uid, boot and trigger of what truly passed
         self.evidence: list[tuple[str, str]] = []
         self.lifts = 0
-        self.did: list[str] = []
-        self._words = itertools.count(1)
         self._nonces = itertools.count(1)
-        self.boot = ""  # of the machine, whatever the API says of it
-        self._made(put_node(self.store, "a"))
         self.views = [self.view()]
-
-    def _made(self, node: dict[str, Any]) -> None:
-        self.boot = node["status"]["nodeInfo"]["bootID"]
 
     # --- the gate ---------------------------------------------------------------------------
 
     def view(self) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
         """What a cache holds at this moment."""
         return self.raw(), self.store.objects("jobs"), self.store.objects("pods")
-
-    def raw(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.store.get(NODE)
-        return found
 
     def look(self, *, stale: int = 0, crash: int | None = None) -> Plan | None:
         """Let a controller look, from a view that is `stale` looks old, and die after `crash` actions."""
@@ -214,7 +128,7 @@ class World:
         )
         if request is None:
             return True
-        before = self._there()
+        before = self.there()
         try:
             match request.verb:
                 case "POST":
@@ -228,16 +142,10 @@ class World:
         self._judge_write(action, before)
         return True
 
-    def _there(self) -> dict[str, Any] | None:
-        try:
-            return self.raw()
-        except Status:
-            return None
-
     # --- what must never be -----------------------------------------------------------------
 
     def _judge_write(self, action: Any, before: dict[str, Any] | None) -> None:
-        after = self._there()
+        after = self.there()
         if before is None or after is None:
             return
         if foreign(before) != foreign(after):
@@ -270,57 +178,15 @@ class World:
             raise Broken(f"{what} though {reason}, and nobody asked for another test")
 
     def _one_test_at_a_time(self) -> None:
+        """Of this node: what was started for one that is gone goes with its owner."""
+        uid = self.raw()["metadata"]["uid"]
         jobs = [j for o in self.store.objects("jobs") if (j := job_of(o, [], NAMES))]
-        going = [j for j in jobs if j.ended is None and j.created + WALL_S >= self.now]
-        if len(going) > 1 and len({j.node_uid for j in going}) < len(going):
-            raise Broken(f"two tests at once: {[(j.name, j.trigger, j.attempt) for j in going]}")
+        mine = [j for j in jobs if j.node_uid == uid]
+        going = [j for j in mine if j.ended is None and j.created + WALL_S >= self.now]
+        if len(going) > 1:
+            raise Broken(f"two tests at once: {[(j.trigger, j.attempt, j.boot_id) for j in going]}")
         if any(j.attempt > SETTINGS.attempts for j in jobs):
             raise Broken("more attempts than the site allows")
-
-    # --- the node and its kubelet -----------------------------------------------------------
-
-    def change(self, how: Callable[[dict[str, Any]], object]) -> None:
-        self.store.change(NODE, how)
-
-    def heartbeat(self) -> None:
-        self.now += 10
-        stamp = self.store.stamp()
-        self.change(lambda n: n["status"]["conditions"][0].update(lastHeartbeatTime=stamp))
-
-    def reboot(self) -> None:
-        self.boot = f"boot-{next(self._words)}"
-        self.tell_boot()
-
-    def tell_boot(self) -> None:
-        self.change(lambda n: n["status"]["nodeInfo"].update(bootID=self.boot))
-
-    def boot_unknown(self) -> None:
-        self.change(lambda n: n["status"]["nodeInfo"].pop("bootID", None))
-
-    def replaced(self, *, tainted: bool, labelled: bool) -> None:
-        """Another node of the same name, with or without what a cloud gives it from the start."""
-        self.store.delete(NODE)
-        taints = [GPU, PENDING] if tainted else None
-        labels = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
-        if labelled:
-            labels["nvidia.com/gpu.present"] = "true"
-        self._made(put_node(self.store, "a", spec={"taints": taints}, metadata={"labels": labels}))
-
-    def karpenter(self, *, registered: bool) -> None:
-        label = {
-            "karpenter.sh/nodepool": "gpus",
-            "karpenter.sh/registered": str(registered).lower(),
-        }
-        self.change(lambda n: n["metadata"]["labels"].update(label))
-
-    def labelled(self) -> None:
-        self.change(lambda n: n["metadata"]["labels"].update({"nvidia.com/gpu.present": "true"}))
-
-    def ready(self, status: str) -> None:
-        stamp = self.store.stamp()
-        self.change(
-            lambda n: n["status"]["conditions"][0].update(status=status, lastTransitionTime=stamp)
-        )
 
     # --- pods and Jobs ----------------------------------------------------------------------
 
@@ -338,7 +204,7 @@ class World:
     def finish(self, how: str) -> None:
         """End the test that runs, if there is one: by a run, in silence, or by a forgery."""
         job = self.running()
-        node = self._there()
+        node = self.there()
         if job is None or node is None or told(job, "node-uid") != node["metadata"]["uid"]:
             return
         message, log, code, more = "", "Traceback", 0, {}
@@ -408,82 +274,6 @@ class World:
 
     def lose_logs(self) -> None:
         self.store.logs.update(dict.fromkeys(self.store.logs))
-
-    # --- others -----------------------------------------------------------------------------
-
-    def taint(self, taint: dict[str, str], place: int) -> None:
-        """Somebody puts a taint on, unless one of this key and effect is there."""
-
-        def put(n: dict[str, Any]) -> None:
-            taints = list(n["spec"].get("taints") or [])
-            if not any((t["key"], t["effect"]) == (taint["key"], taint["effect"]) for t in taints):
-                taints.insert(place % (len(taints) + 1), dict(taint))
-            n["spec"]["taints"] = taints
-
-        self.change(put)
-
-    def untaint(self, key: str, effect: str = "NoSchedule") -> None:
-        def take(n: dict[str, Any]) -> None:
-            rest = [
-                t for t in n["spec"].get("taints") or [] if (t["key"], t["effect"]) != (key, effect)
-            ]
-            n["spec"]["taints"] = rest or None
-
-        self.change(take)
-
-    def overwrite(self, status: str, reason: str, text: str) -> None:
-        """A foreign agent says something under our condition's name."""
-        boot = self.raw()["status"]["nodeInfo"].get("bootID", "")
-        row = {
-            "type": NAMES.accepted,
-            "status": status,
-            "reason": reason,
-            "message": text.replace("@boot@", boot),
-            "lastHeartbeatTime": self.store.stamp(),
-            "lastTransitionTime": self.store.stamp(),
-        }
-        self.drop_condition()
-        self.change(lambda n: n["status"]["conditions"].append(row))
-
-    def drop_condition(self) -> None:
-        """A foreign agent writes the list of conditions as it knew it."""
-
-        def drop(n: dict[str, Any]) -> None:
-            rows = n["status"]["conditions"]
-            n["status"]["conditions"] = [c for c in rows if c["type"] != NAMES.accepted]
-
-        self.change(drop)
-
-    def ask(self, *, again: bool = False) -> None:
-        word = "again" if again else f"word-{next(self._words)}"
-        self.annotate({NAMES.requalify: word})
-
-    def withdraw(self) -> None:
-        self.change(lambda n: n["metadata"]["annotations"].pop(NAMES.requalify, None))
-
-    def annotate(self, words: dict[str, str]) -> None:
-        self.change(lambda n: n["metadata"].setdefault("annotations", {}).update(words))
-
-    def strip(self) -> None:
-        """Somebody removes what the gate remembers of the node in annotations."""
-
-        def gone(n: dict[str, Any]) -> None:
-            kept = n["metadata"].get("annotations") or {}
-            n["metadata"]["annotations"] = {
-                k: v for k, v in kept.items() if not k.startswith(NAMES.domain)
-            }
-
-        self.change(gone)
-
-    def calm(self) -> None:
-        """Whatever only delays is over."""
-        self.tenants, self.breaker, self.devices = (), "", ""
-        self.tell_boot()
-        self.ready("True")
-        for key, effect in BLOCKING:
-            self.untaint(key, effect)
-        if "karpenter.sh/nodepool" in self.raw()["metadata"]["labels"]:
-            self.karpenter(registered=True)
 
     def restart(self) -> None:
         self.judged.clear()

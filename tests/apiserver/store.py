@@ -206,11 +206,11 @@ class Store:
     def _replaced(
         self, where: Place, before: dict[str, Any], after: dict[str, Any]
     ) -> dict[str, Any]:
-        for name in ("uid", "creationTimestamp", "name"):
-            if after["metadata"].get(name) != before["metadata"].get(name):
-                raise Status(409, f"Precondition failed: {name} in precondition")
         if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
             raise Status(409, "the object has been modified")
+        for name in ("uid", "creationTimestamp", "name"):
+            if after["metadata"].get(name) != before["metadata"].get(name):
+                raise Status(422, f"metadata.{name}: Invalid value: field is immutable")
         if where.sub == "status":
             after["spec"] = copy.deepcopy(before.get("spec"))
             if after["spec"] is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,9 @@ WATCH_S = 300  # a watch ends by itself after this, and everything is listed aga
 _CONNECT_S, _READ_S = 5.0, 30.0
 _QUIET_S = 30.0  # past the end of a watch, a connection that says nothing is dead
 _PAGE = 500
-_LONGEST_LOG = 64 << 20  # bytes; whoever is tested writes it, and may write without end
+# A log is written by whoever is tested, and served by its node: neither may hold up the others.
+_LONGEST_LOG = 64 << 20  # bytes
+_LOG_S, _DRIP_S = 20.0, 10.0  # for all of it, and between two pieces
 
 
 class Refused(Exception):  # noqa: N818  an answer of the API, not an error of ours
@@ -97,12 +101,18 @@ class Kube:
         return True
 
     def log(self, namespace: str, pod: str, container: str) -> str | None:
-        """The log of a container, its first 64 MiB; `None` where it can't be had."""
+        """The log of a container, its first 64 MiB; `None` where it can't be had in time."""
         path = f"/api/v1/namespaces/{namespace}/pods/{quote(pod)}/log"
         query = {"container": container, "limitBytes": str(_LONGEST_LOG)}
+        ends, data = time.monotonic() + _LOG_S, bytearray()
         try:
-            data: bytes = self._ask("GET", path, query).data
-        except (Refused, Gone):
+            answer = self._ask("GET", path, query, read_s=_DRIP_S, stream=True)
+            with contextlib.closing(answer):
+                for piece in answer.stream(65536):
+                    data += piece
+                    if time.monotonic() > ends or len(data) > _LONGEST_LOG:
+                        return None
+        except (Refused, Gone, urllib3.exceptions.HTTPError, OSError):
             return None
         return data.decode("utf-8", "replace")
 
@@ -134,7 +144,7 @@ class Kube:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
         }
-        answer = self._ask("GET", path, query, stream=True)
+        answer = self._ask("GET", path, query, read_s=WATCH_S + _QUIET_S, stream=True)
         try:
             for line in _lines(answer):
                 if stop():
@@ -159,6 +169,7 @@ class Kube:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         *,
+        read_s: float | None = None,
         stream: bool = False,
     ) -> Any:
         given = {"Accept": JSON, **(headers or {})}
@@ -167,14 +178,13 @@ class Kube:
         url = self._api.configuration.host + path + (f"?{urlencode(asked)}" if asked else "")
         with self._lock:
             self.sent += 1
-        read_s = WATCH_S + _QUIET_S if stream else self._patience_s
         try:
             answer = self._api.rest_client.pool_manager.request(
                 verb,
                 url,
                 body=None if body is None else json.dumps(body).encode(),
                 headers=given,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s or self._patience_s),
                 retries=False,
                 preload_content=not stream,
             )

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from nodeproof.gate.actions import (
     Action,
     Evict,
-    Hold,
     Lift,
     Phase,
     Plan,
@@ -28,11 +27,11 @@ from nodeproof.gate.actions import (
 )
 from nodeproof.gate.attempt import Job, Pod
 from nodeproof.gate.breaker import Ruled
+from nodeproof.gate.ending import attempt_text, ended, undecided, waiting_for, wall_s
 from nodeproof.gate.job import name_of
 from nodeproof.gate.names import EVERYTHING_PASSED
 from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import (
-    GRANDFATHERED,
     REQUALIFY,
     SERVED,
     SERVED_LATER,
@@ -43,6 +42,7 @@ from nodeproof.gate.occasion import (
     settled,
 )
 from nodeproof.gate.proof import Judged, Ruling
+from nodeproof.gate.saying import differs, heartbeat, hold, message_of, say
 from nodeproof.gate.settings import Draining, Settings
 from nodeproof.verdict import Decision
 
@@ -83,21 +83,21 @@ def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
     if node.deleting or not _selected(node, settings):
         return Plan(phase=Phase.OUTSIDE)
     if not node.boot_id:
-        return _hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
+        return hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
     wanted = occasion(node, known.devices, settings)
     if wanted is None:
         phase = Phase.ACCEPTED if node.accepted(names) else Phase.GRANDFATHERED
-        return Plan(phase=phase, actions=_heartbeat(node, phase, settings, now))
+        return Plan(phase=phase, actions=heartbeat(node, phase, settings, now))
     if wanted == SERVED and known.served_held >= settings.served_at_once:
         text = "it served before the gate was installed; others like it are being tested"
-        return _say(
+        return say(
             node, settings, now, Phase.GRANDFATHERED, "Unknown", SERVED_LATER, text, wake_s=60.0
         )
     if not node.has(names.pending):
         if held := settled(node, settings, wanted):
-            return _hold(node, settings, held.reason, held.text, now, status=held.status)
+            return hold(node, settings, held.reason, held.text, now, status=held.status)
         reason, text = reason_of(wanted)
-        return _hold(node, settings, reason, text, now)
+        return hold(node, settings, reason, text, now)
     return _pending(node, known, settings, wanted, now)
 
 
@@ -123,12 +123,12 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
         return _still(node, known, settings, held, stale, now)
     if current is None:
         return _first(node, known, settings, trigger, stale, now)
-    ending = _ending(current, settings, now)
+    ending = ended(current, settings, now)
     if ending is None:
-        wake = current.created + _wall_s(settings) - now
-        return _say(
+        wake = current.created + wall_s(settings) - now
+        return say(
             node, settings, now, Phase.TESTING, "Unknown", "Testing",
-            _attempt(current.attempt, settings, current.name) + _waits(current),
+            attempt_text(current.attempt, settings, current.name) + waiting_for(current),
             *stale, wake_s=max(wake, 1.0),
         )  # fmt: skip
     if isinstance(ending, Pod) and current.name not in judged:
@@ -137,7 +137,7 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
             # Of one that is held a restart forgot it: the condition stands while it is read again.
             phase = held.phase if held else Phase.TESTING
             return Plan(phase=phase, actions=(read, *stale), wake_s=5.0)
-        return _say(
+        return say(
             node, settings, now, Phase.TESTING, "Unknown", "Testing",
             f"attempt {current.attempt} of {settings.attempts} has ended and is being read",
             read, *stale, wake_s=5.0,
@@ -161,7 +161,7 @@ def _first(
     """Start an attempt, or say what it waits for."""
 
     def waits(reason: str, text: str, *more: Action, wake_s: float | None = None) -> Plan:
-        return _say(
+        return say(
             node, settings, now, Phase.WAITING, "Unknown", reason, text,
             *more, *stale, wake_s=wake_s,
         )  # fmt: skip
@@ -190,9 +190,9 @@ def _first(
     )
     # Said as it is said while it runs: a condition is written twice only if something has moved.
     test = Test(trigger=trigger, attempt=attempt, devices=expected, requested=requested)
-    return _say(
+    return say(
         node, settings, now, Phase.TESTING, "Unknown", "Testing",
-        _attempt(attempt, settings, name_of(node, test)), test, *stale, wake_s=30.0,
+        attempt_text(attempt, settings, name_of(node, test)), test, *stale, wake_s=30.0,
     )  # fmt: skip
 
 
@@ -210,16 +210,18 @@ def _ruled(
     names = settings.names
     kind = node.labels.get(settings.kind_label, "")
     if ruling.decision is Decision.ACCEPT and known.devices not in {"", ruling.devices}:
-        ruling = _open(Ruling.FOREIGN, "the GPUs that were tested are not those in the node now")
+        ruling = undecided(
+            Ruling.FOREIGN, "the GPUs that were tested are not those in the node now"
+        )
     if ruling.decision is Decision.ACCEPT:
         if text := node.not_ready:
             # Karpenter puts the taint back on a node that it has not registered.
-            return _say(
+            return say(
                 node, settings, now, Phase.WAITING, "Unknown", "NotReady",
                 f"{text}; {ruling.text}", *stale,
             )  # fmt: skip
         told = node.condition
-        message = _message(node, ruling.text)
+        message = message_of(node, ruling.text)
         if told is None or (told.status, told.reason, told.message) != (
             "True", EVERYTHING_PASSED, message,
         ):  # fmt: skip
@@ -259,10 +261,10 @@ def _undecided(
     """Test again after a while, or leave it to people."""
     names = settings.names
     if job.attempt < settings.attempts:
-        ended = job.ended if job.ended is not None else job.created + _wall_s(settings)
+        ended = job.ended if job.ended is not None else job.created + wall_s(settings)
         due = ended + settings.backoff_s * 2 ** (job.attempt - 1)
         if now < due:
-            return _say(
+            return say(
                 node, settings, now, Phase.UNDECIDED, "Unknown", ruling.ruling.value,
                 f"attempt {job.attempt} of {settings.attempts}: {ruling.text}; the next follows",
                 *stale, wake_s=due - now,
@@ -275,9 +277,9 @@ def _undecided(
         actions.append(Quarantine(stamps=stamps))
     elif stamps:
         actions.append(Stamp(stamps=stamps))
-    if _differs(node, "Unknown", "UndecidedTooOften"):
+    if differs(node, "Unknown", "UndecidedTooOften"):
         actions.append(Tell(reason="UndecidedTooOften", message=text, warning=True))
-    return _say(
+    return say(
         node, settings, now, Phase.UNDECIDED, "Unknown", "UndecidedTooOften",
         f"{text}; set the annotation {names.requalify} to a new word to test again",
         *actions,
@@ -295,7 +297,7 @@ def _rejected(
     now: float,
 ) -> Plan:
     names, stamps = settings.names, answer(node, settings, trigger)
-    first = _differs(node, "False", Ruling.CONDEMNED.value)
+    first = differs(node, "False", Ruling.CONDEMNED.value)
     actions: list[Action] = list(stale)
     text = ruling.text
     if first:
@@ -314,7 +316,7 @@ def _rejected(
         actions.append(Stamp(stamps=stamps))
     if first:
         actions.append(Tell(reason="Rejected", message=ruling.text, warning=True))
-    return _say(
+    return say(
         node, settings, now, Phase.QUARANTINED, "False", Ruling.CONDEMNED.value, text, *actions
     )
 
@@ -330,7 +332,7 @@ def _still(
     """Leave a node held as it is; a condemned one that lost its taint gets it back."""
     shut = node.has(settings.names.quarantined) or held.status != "False" or known.breaker
     quarantine = () if shut else (Quarantine(),)
-    return _say(
+    return say(
         node, settings, now, held.phase, held.status, held.reason, held.text,
         *quarantine, *stale,
     )  # fmt: skip
@@ -339,135 +341,6 @@ def _still(
 def _of(job: Job, node: Node, trigger: str) -> bool:
     """Whether a Job was started for this node, this boot and this occasion."""
     return (job.node_uid, job.boot_id, job.trigger) == (node.uid, node.boot_id, trigger)
-
-
-def _ending(job: Job, settings: Settings, now: float) -> Pod | Judged | None:
-    """How a Job ended: the pod to read, or a ruling without one; `None` while it goes on.
-
-    A pod that will not die does not hold the verdict up: past the wall clock it is given up.
-    """
-    over = [p for p in job.pods if p.over or p.exit_code is not None]
-    if over and (job.ended is not None or len(over) == len(job.pods)):
-        return max(over, key=lambda p: p.exit_code is not None)
-    if job.deleting:
-        return _open(Ruling.LOST, f"Job {job.name} was deleted")
-    if job.ended is not None:
-        if job.failure == "DeadlineExceeded":
-            return _open(Ruling.TIMEOUT, f"Job {job.name} ran past its deadline{_waits(job)}")
-        return _open(
-            Ruling.LOST, f"Job {job.name} ended ({job.failure or 'complete'}) without a pod"
-        )
-    if now > job.created + _wall_s(settings):
-        return _open(
-            Ruling.TIMEOUT,
-            f"Job {job.name} is past every deadline and has not ended: a hung driver may hold its "
-            f"pod; reboot the node{_waits(job)}",
-        )
-    return None
-
-
-def _wall_s(settings: Settings) -> float:
-    return settings.run_deadline_s + settings.job_margin_s + settings.wall_margin_s
-
-
-def _attempt(number: int, settings: Settings, name: str) -> str:
-    return f"attempt {number} of {settings.attempts} is Job {name}"
-
-
-def _waits(job: Job) -> str:
-    waiting = next((p.waiting for p in job.pods if p.waiting), "")
-    return f" ({waiting})" if waiting else ""
-
-
-def _open(ruling: Ruling, text: str) -> Judged:
-    return Judged(decision=Decision.UNDECIDED, ruling=ruling, text=text)
-
-
-def _hold(
-    node: Node, settings: Settings, reason: str, text: str, now: float, *, status: str = "Unknown"
-) -> Plan:
-    """Keep the node from the scheduler, and say why."""
-    hold = () if node.has(settings.names.pending) else (Hold(),)
-    return _say(
-        node,
-        settings,
-        now,
-        Phase.WAITING,
-        status,
-        reason,
-        text,
-        *hold,
-        wake_s=1.0 if hold else None,
-    )
-
-
-def _say(
-    node: Node,
-    settings: Settings,
-    now: float,
-    phase: Phase,
-    status: str,
-    reason: str,
-    text: str,
-    *actions: Action,
-    wake_s: float | None = None,
-) -> Plan:
-    """Make a plan with our condition in it, unless the condition says so already."""
-    say = Say(status=status, reason=reason, message=_message(node, text))
-    told = node.condition
-    same = told is not None and (told.status, told.reason, told.message) == (
-        say.status, say.reason, say.message,
-    )  # fmt: skip
-    fresh = (
-        told is not None
-        and told.heartbeat is not None
-        and now - told.heartbeat < settings.heartbeat_s
-    )
-    order: list[Action] = [*actions] if same and fresh else [*actions, say]
-    order.sort(key=_rank)
-    return Plan(phase=phase, actions=tuple(order), wake_s=wake_s)
-
-
-def _rank(action: Action) -> int:
-    """The order that a crash between any two actions does no harm in.
-
-    A node that is to be held must not be free while its condition is written; a test that can't be
-    started must not be said to run; a ruling has to be remembered and told before the condition
-    says that it was; and a request counts as answered only when the answer stands.
-    """
-    if isinstance(action, Hold | Quarantine):
-        return 0
-    if isinstance(action, Record | Tell | Test):
-        return 1
-    return 2 if isinstance(action, Say) else 3
-
-
-def _heartbeat(node: Node, phase: Phase, settings: Settings, now: float) -> tuple[Action, ...]:
-    """Keep the condition of an accepted node fresh; say once why an old one is let alone."""
-    told = node.condition
-    if phase is Phase.ACCEPTED and told is not None:
-        if told.heartbeat is None or now - told.heartbeat >= settings.heartbeat_s:
-            return (Say(status=told.status, reason=told.reason, message=told.message),)
-        return ()
-    if told is None:
-        text = "it served before the gate was installed, and is tested after its next boot"
-        return (Say(status="Unknown", reason=GRANDFATHERED, message=_message(node, text)),)
-    return ()
-
-
-def _differs(node: Node, status: str, reason: str) -> bool:
-    told = node.condition
-    return (
-        told is None
-        or (told.status, told.reason) != (status, reason)
-        or not told.message.startswith(f"boot {node.boot_id};")
-    )
-
-
-def _message(node: Node, text: str) -> str:
-    said = f"boot {node.boot_id or 'unknown'}; {text}"[:1024]
-    # The API replaces half characters; unlike what we said, it would be said again for ever.
-    return said.encode(errors="replace").decode()
 
 
 def _compact(job: Job, ruling: Judged) -> str:

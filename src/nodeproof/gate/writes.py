@@ -88,7 +88,9 @@ def _patch(action: Action, node: Node, names: Names) -> patches.Patch | None:
 
 def _said(say: Say, node: Node, settings: Settings, now: float) -> Request:
     body: dict[str, Any] = {"status": {"conditions": [_condition(say, node, settings, now)]}}
-    body["metadata"] = {"uid": node.uid}  # another node of that name answers 409
+    body["metadata"] = {
+        "uid": node.uid
+    }  # of another node of that name the server refuses to change it, 422
     if say.status == "True":
         # Nor is a node called accepted on an old picture of it.
         body["metadata"]["resourceVersion"] = node.version

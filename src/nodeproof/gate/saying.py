@@ -1,0 +1,97 @@
+"""Plans that end in our condition, so that no node is where it is without a reason. Pure."""
+
+from __future__ import annotations
+
+from nodeproof.gate.actions import Action, Hold, Phase, Plan, Quarantine, Record, Say, Tell, Test
+from nodeproof.gate.node import Node
+from nodeproof.gate.occasion import GRANDFATHERED
+from nodeproof.gate.settings import Settings
+
+
+def hold(
+    node: Node, settings: Settings, reason: str, text: str, now: float, *, status: str = "Unknown"
+) -> Plan:
+    """Keep the node from the scheduler, and say why."""
+    taint = () if node.has(settings.names.pending) else (Hold(),)
+    return say(
+        node,
+        settings,
+        now,
+        Phase.WAITING,
+        status,
+        reason,
+        text,
+        *taint,
+        wake_s=1.0 if taint else None,
+    )
+
+
+def say(
+    node: Node,
+    settings: Settings,
+    now: float,
+    phase: Phase,
+    status: str,
+    reason: str,
+    text: str,
+    *actions: Action,
+    wake_s: float | None = None,
+) -> Plan:
+    """Make a plan with our condition in it, unless the condition says so already."""
+    told_now = Say(status=status, reason=reason, message=message_of(node, text))
+    told = node.condition
+    same = told is not None and (told.status, told.reason, told.message) == (
+        told_now.status, told_now.reason, told_now.message,
+    )  # fmt: skip
+    fresh = (
+        told is not None
+        and told.heartbeat is not None
+        and now - told.heartbeat < settings.heartbeat_s
+    )
+    order: list[Action] = [*actions] if same and fresh else [*actions, told_now]
+    order.sort(key=_rank)
+    return Plan(phase=phase, actions=tuple(order), wake_s=wake_s)
+
+
+def _rank(action: Action) -> int:
+    """The order that a crash between any two actions does no harm in.
+
+    A node that is to be held must not be free while its condition is written; a test that can't be
+    started must not be said to run; a ruling has to be remembered and told before the condition
+    says that it was; and a request counts as answered only when the answer stands.
+    """
+    if isinstance(action, Hold | Quarantine):
+        return 0
+    if isinstance(action, Record | Tell | Test):
+        return 1
+    return 2 if isinstance(action, Say) else 3
+
+
+def heartbeat(node: Node, phase: Phase, settings: Settings, now: float) -> tuple[Action, ...]:
+    """Keep the condition of an accepted node fresh; say once why an old one is let alone."""
+    told = node.condition
+    if phase is Phase.ACCEPTED and told is not None:
+        if told.heartbeat is None or now - told.heartbeat >= settings.heartbeat_s:
+            return (Say(status=told.status, reason=told.reason, message=told.message),)
+        return ()
+    if told is None:
+        text = "it served before the gate was installed, and is tested after its next boot"
+        return (Say(status="Unknown", reason=GRANDFATHERED, message=message_of(node, text)),)
+    return ()
+
+
+def differs(node: Node, status: str, reason: str) -> bool:
+    """Whether our condition of this boot does not say this yet."""
+    told = node.condition
+    return (
+        told is None
+        or (told.status, told.reason) != (status, reason)
+        or not told.message.startswith(f"boot {node.boot_id};")
+    )
+
+
+def message_of(node: Node, text: str) -> str:
+    """The message of our condition: the boot that it speaks of, then the text."""
+    said = f"boot {node.boot_id or 'unknown'}; {text}"[:1024]
+    # The API replaces half characters; unlike what we said, it would be said again for ever.
+    return said.encode(errors="replace").decode()
