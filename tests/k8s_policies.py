@@ -82,8 +82,12 @@ class Admission:
 
 def _concerns(wanted: Object, operation: str, path: str, labels: Mapping[str, str]) -> bool:
     for term in wanted.get("namespaceSelector", {}).get("matchExpressions", []):
-        assert term["operator"] == "DoesNotExist"
-        if term["key"] in labels:
+        met = {
+            "DoesNotExist": term["key"] not in labels,
+            "Exists": term["key"] in labels,
+            "In": labels.get(term["key"]) in term.get("values", ()),
+        }[term["operator"]]
+        if not met:
             return False
     return any(
         operation in rule["operations"]

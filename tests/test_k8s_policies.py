@@ -28,6 +28,7 @@ from k8s_cases import (
     stamps,
 )
 from k8s_policies import Admission
+from k8s_shapes import SHAPES, SHIPPED
 from k8s_tree import K8S, built, documents
 
 from nodeproof.gate import patches, writes
@@ -197,6 +198,23 @@ def test_a_pod_from_before_may_lose_its_finalizer_and_gain_no_toleration():
     assert RULES.refused("u", plain, pod(OURS, limits=GPUS), resource="pods")
 
 
+HOME = {"kubernetes.io/metadata.name": "nodeproof-system", "nodeproof.dev/may-tolerate": "true"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_pod_that_ships_may_run_in_the_gates_namespace(name):
+    assert RULES.refused("u", None, SHIPPED[name], resource="pods", labels=HOME) == []
+
+
+@pytest.mark.parametrize(("new", "wanted"), [c[1:] for c in SHAPES], ids=[c[0] for c in SHAPES])
+def test_no_pod_there_takes_more_of_a_node_than_a_test(new, wanted):
+    assert same(RULES.refused("u", None, new, resource="pods", labels=HOME), wanted)
+    assert RULES.refused("u", None, new, resource="pods", labels={**HOME, **ELSEWHERE}) == []
+
+
+ELSEWHERE = {"kubernetes.io/metadata.name": "default"}
+
+
 # --- the standalone form and node-readiness-controller -----------------------------------------
 
 
@@ -260,6 +278,9 @@ def _admitted(rules):
     for name, new, wanted in PODS:
         if wanted and not rules.refused("u", None, new, resource="pods"):
             yield name
+    for name, new, _ in SHAPES:
+        if not rules.refused("u", None, new, resource="pods", labels=HOME):
+            yield name
 
 
 def test_no_rule_can_be_left_out():
@@ -287,7 +308,7 @@ def test_the_overlay_for_the_first_days_refuses_nothing():
         for o in built("overlays/observe")
         if o["kind"] == "ValidatingAdmissionPolicyBinding"
     ]
-    assert actions == [["Warn", "Audit"]] * 5
+    assert actions == [["Warn", "Audit"]] * 6
 
 
 def test_what_a_server_leaves_out_is_not_asked_for():
