@@ -134,7 +134,8 @@ def test_mig(result: Result, measure: Measure, limits: MigLimits) -> None:
     """A GPU that is cut into slices can't be judged as a whole: a process sees one slice of it.
 
     Whole GPUs are accepted first and partitioned after. Turn MIG off (nvidia-smi -mig 0) and reset
-    the GPU, or let the spec say which slices there have to be. A GPU without MIG has it off.
+    the GPU, or let the spec say which slices there have to be: then they are held against it, and
+    gpu.mig.slices tests them, but no node with MIG on is accepted. A GPU without MIG has it off.
     """
     have = Counter(part["profile"] for part in result["slices"])
     measure(

@@ -181,7 +181,8 @@ def _measure_views(result: Result, measure: Measure) -> None:
         return
     views = {"nvml": set(result["nvml"] or ()), "cuda": set(result["cuda"] or ())}
     for one, other in (("nvml", "cuda"), ("cuda", "nvml")):
-        alone = sorted(views[one] - views[other])
+        # Of GPUs with MIG on CUDA shows one slice in all: that they are on is judged by itself.
+        alone = sorted(views[one] - views[other] - set(result["mig"]))
         says = result[f"{other}_says"] or f"{other} answers and leaves it out"
         measure(
             f"only_{one}",

@@ -16,17 +16,19 @@ MODES = "nodeproof.probes.gpu_state:modes"
 HEAT = "nodeproof.probes.gpu_state:heat"
 PCIE = "nodeproof.probes.gpu_state:pcie"
 LINKS = "nodeproof.probes.nvlink:links"
+PEERS = "nodeproof.probes.peers:paths"
 FABRIC = "nodeproof.probes.nvlink:fabric"
 COUNTERS = "nodeproof.probes.counters:read"
 DEVICES = "nodeproof.probes.devices:enumerate_devices"
 ON_GPU = "nodeproof.probes.processes:on_gpu"
 ARGS = {DEVICES: {"device": "cuda", "cpu_devices": 1}}
-SCENARIO = ("hgx-h100", "mig")
+SCENARIO = ("hgx-h100", "mig", "bridged")
 # What the bindings call the same function of the library.
 IN_LIBRARY = {
     "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetPciInfo": "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetNvLinkRemotePciInfo": "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 }
 CALLS = {
     MEMORY: (
@@ -74,6 +76,11 @@ CALLS = {
         "nvmlDeviceGetPcieReplayCounter",
     ),
     LINKS: ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkRemoteDeviceType"),
+    PEERS: (
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetTopologyCommonAncestor",
+        "nvmlDeviceGetNvLinkRemotePciInfo",
+    ),
     FABRIC: ("nvmlDeviceGetGpuFabricInfoV",),
     COUNTERS: (),
     DEVICES: (

@@ -276,6 +276,7 @@ class _Case:
             yield _run("no device was under test")
         elif expected is not None and compute != expected:
             yield _run(f"{compute} devices were under test, {expected} expected")
+        yield from self._cut()
         for kind in (DeviceKind.NODE, DeviceKind.HOST):
             if kinds[kind] != 1:
                 yield _run(f"the plan names {kinds[kind]} devices of kind {kind}, not one")
@@ -288,6 +289,14 @@ class _Case:
             if key not in tested:
                 yield self._about(Why.UNPLANNED, key)
         yield from self._unmatched()
+
+    def _cut(self) -> Iterator[Reason]:
+        for device in self.plan.devices:
+            if device.facts.get("mig"):
+                yield _run(
+                    f"{device} is cut into slices (MIG): a GPU is accepted whole and partitioned "
+                    "after; turn MIG off (nvidia-smi -mig 0) and test again"
+                )
 
     def _unmatched(self) -> Iterator[Reason]:
         found = Counter(f.key for f in self._findings())

@@ -90,12 +90,14 @@ def planted(check, result):
     return spec_of(check).plants[0].alter(result)
 
 
-def judged(check, result, limits=None, peers=()) -> tuple[Judgement, dict[str, object]]:
+def judged(
+    check, result, limits=None, peers=(), device=None
+) -> tuple[Judgement, dict[str, object]]:
     """What a check makes of an answer: the judgement, and the broken measurements by name."""
     spec, measure, raised = spec_of(check), Measurements(), None
     given = {"result": result, "measure": measure}
-    if "peers" in inspect.signature(check).parameters:
-        given["peers"] = list(peers)
+    more = {"peers": list(peers), "device": device}
+    given |= {name: more[name] for name in inspect.signature(check).parameters if name in more}
     if spec.limits.__name__ != "NoLimits":
         given["limits"] = limits or spec.limits()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,7 +81,7 @@ class Node:
     def judged(self, check, *, gpu=0, limits=None, args=None):
         """What a check makes of a GPU, with the others for its peers if it looks at them."""
         result, peers = self._results(check, gpu, args)
-        return judged(check, result, limits, peers)
+        return judged(check, result, limits, peers, _device(self.uuids[gpu]))
 
     def selftest(self, check, *, gpu=0, limits=None, args=None):
         """Feed the check its own plants on this GPU's answer, as every run does."""
@@ -88,16 +89,18 @@ class Node:
         spec = spec_of(check)
 
         def attempt(answer):
-            return judged(check, answer, limits, peers)[0]
+            return judged(check, answer, limits, peers, device)[0]
 
+        device = _device(self.uuids[gpu])
         trials = [planted_in_answer(spec, plant, result, attempt) for plant in spec.plants]
-        return concluded(spec, _device(self.uuids[gpu]), trials, attempt(result).bounded)
+        return concluded(spec, device, trials, attempt(result).bounded)
 
     def _results(self, check, gpu, args):
         call = spec_of(check).work.call
         if call.endswith(":heat"):
             args = {"pause_s": 0.0}
-        others = [n for n in range(len(self.uuids)) if n != gpu and "nvlink:links" in call]
+        looks = "peers" in inspect.signature(check).parameters
+        others = [n for n in range(len(self.uuids)) if n != gpu and looks]
         peers = [(_device(self.uuids[n]), self.answer(call, gpu=n)) for n in others]
         return self.answer(call, gpu=gpu, args=args), peers
 

@@ -38,6 +38,28 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(device gpu, unsigned link, unsigned *to)
 /* Arguments: link, and replay 0, recovery 1, CRC of flits 2, of data 3, ECC 4. */
 int nvmlDeviceGetNvLinkErrorCounter(device gpu, unsigned link, int which, unsigned long long *to) { ASK(NUMBER, "%u/%d", link, which); if (!*said) return 3; VALUE(unsigned long long, 0); }
 
+/* Without a scenario a link that is up ends at nobody who is known. */
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device gpu, unsigned link, pci_info *to) {
+    ASK(NUMBER, "%u", link);
+    if (!*said) return 3;
+    memset(to, 0, sizeof *to);
+    text(said, "", to->bus_id, sizeof to->bus_id);
+    return 0;
+}
+
+/* Arguments: number of the other GPU and what is asked for (read 0, write 1, NVLink 2, atomics 3,
+ * PCIe 4), or that alone for every other. Without a scenario all is well but that there is no NVLink. */
+int nvmlDeviceGetP2PStatus(device gpu, device other, int which, unsigned *to) {
+    ASK(NUMBER, "%ld/%d", other - 1, which);
+    if (!*said) {
+        snprintf(arguments, sizeof arguments, "%d", which);
+        if ((code = asked(__func__, NUMBER, arguments, said))) return code;
+    }
+    VALUE(unsigned, which == 2 ? 5 : 0);
+}
+/* Argument: number of the other GPU. */
+int nvmlDeviceGetTopologyCommonAncestor(device gpu, device other, unsigned *to) { ASK(NUMBER, "%ld", other - 1); VALUE(unsigned, 40); }
+
 /* Argument: the version of the query, in hexadecimal.
  * Values: state, status, clique, health mask, health summary, and one byte that fills the UUID. */
 typedef struct { unsigned version; unsigned char uuid[16]; unsigned status, clique; unsigned char state; unsigned mask; unsigned char summary; } fabric_3;

@@ -22,6 +22,7 @@ from nodeproof.results import device_from, now, plain
 
 SCHEMA = 2  # 1 held no answers
 READING = "nodeproof.probes."
+_COMPUTES = frozenset({"nodeproof.probes.mig:slices"})  # asks the driver, then tests what it lists
 FILES = Work(call="nodeproof.probes.record:files", deadline_s=60)
 MACHINE = ("boot_id", "instance_type", "kernel")
 ENUMERATION = "nodeproof.probes.devices:enumerate_devices"
@@ -36,7 +37,7 @@ class RecordingError(ValueError):
 
 def is_reading(call: str) -> bool:
     """Whether a work function reads the node, and computes nothing."""
-    return call.startswith(READING)
+    return call.startswith(READING) and call not in _COMPUTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,10 @@ def enumerate_devices(context: Context, *, device: str, cpu_devices: int) -> dic
 
     - `answered`: somebody who knows answered (NVML, or CUDA with at least one GPU); without that
       a short list proves nothing;
-    - `devices`: `kind`, `id`, `label`, `facts` of each, GPUs in PCI order, whoever lists them;
+    - `devices`: `kind`, `id`, `label`, `facts` of each, GPUs in PCI order, whoever lists them (of
+      a GPU that is cut into slices, the facts have `mig`);
     - `asked`: how many logical devices were asked for, `None` for GPUs;
-    - `nvml`, `cuda`: the UUIDs each lists, or `None` with the reason in `nvml_says`, `cuda_says`;
+    - `nvml`, `cuda`: the UUIDs each lists (of CUDA a slice counts as its GPU), or `None` with the reason in `nvml_says`, `cuda_says`;
     - `pci`: addresses of NVIDIA's GPUs on the bus, or `None` with the reason in `pci_says`;
       `off_bus`: those of them that no longer answer there;
     - `unanswered`: GPUs that NVML counts and that refused (`index`, `uuid`, `code`, `says`;
@@ -101,7 +102,7 @@ def _gpus(context: Context, tree: Tree) -> dict[str, Any]:
         "asked": None,
         "nvml": None if by_nvml is None else [g.uuid for g in by_nvml.gpus],
         "nvml_says": str(views.nvml_error or ""),
-        "cuda": None if by_cuda is None else [g.uuid for g in by_cuda.gpus],
+        "cuda": None if by_cuda is None else list(_by_cuda(views)),
         "cuda_says": str(views.cuda_error or ""),
         **_bus_keys(views.bus),
         "unanswered": [
@@ -164,11 +165,18 @@ def _bus_keys(bus: _Bus) -> dict[str, Any]:
     }
 
 
+def _by_cuda(views: _Views) -> dict[str, cuda.CudaGpu]:
+    """What CUDA lists, by UUID of the whole GPU: of one with MIG on it names a slice instead."""
+    cut = {g.pci: g.uuid for g in (views.by_nvml.gpus if views.by_nvml else ()) if g.mig}
+    listed = views.by_cuda.gpus if views.by_cuda else ()
+    return {cut.get(gpu.pci, gpu.uuid): gpu for gpu in listed}
+
+
 def _devices(views: _Views) -> Iterator[dict[str, Any]]:
     """All GPUs that NVML or CUDA name: what only one of them lists must not go unjudged."""
     facts: dict[str, dict[str, Any]] = {}
-    for gpu in views.by_cuda.gpus if views.by_cuda else ():
-        facts[gpu.uuid] = {"product": gpu.product, "pci": gpu.pci}
+    for uuid, gpu in _by_cuda(views).items():
+        facts[uuid] = {"product": gpu.product, "pci": gpu.pci}
     for known in views.by_nvml.gpus if views.by_nvml else ():
         facts[known.uuid] = {
             "product": known.product or facts.get(known.uuid, {}).get("product"),
@@ -177,6 +185,7 @@ def _devices(views: _Views) -> Iterator[dict[str, Any]]:
             "pci": known.pci,
             "memory_bytes": known.memory_bytes,
             "capability": known.capability,
+            **({"mig": True} if known.mig else {}),
         }
     in_order = sorted(facts.items(), key=lambda item: (item[1]["pci"], item[0]))
     for number, (uuid, said) in enumerate(in_order):

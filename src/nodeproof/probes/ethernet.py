@@ -14,7 +14,6 @@ from nodeproof.probes.pci import hexadecimal, or_none
 from nodeproof.probes.tree import Tree, Unreadable, whole
 from nodeproof.worker import Context
 
-_NET = "sys/class/net"
 _UP = 1  # IFF_UP, linux/if.h
 _ETHERNET = 1  # ARPHRD_ETHER, linux/if_arp.h; IP over InfiniBand is 32
 
@@ -40,13 +39,13 @@ def interfaces(context: Context) -> dict[str, Any]:
     """
     tree = Tree(root=context.host_root)
     found = []
-    for name in tree.names(_NET):
+    for name in nic.interfaces(tree):
         context.progress(step=f"reading the interface {name} in /sys")
-        folder = f"{_NET}/{name}"
+        folder = f"{nic.NET}/{name}"
         try:
             kind = tree.value(f"{folder}/type", whole)
         except Unreadable:
-            if name not in tree.names(_NET):  # it went away meanwhile
+            if name not in tree.names(nic.NET):  # it went away meanwhile
                 continue
             raise
         if kind == _ETHERNET:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from nodeproof.probes import nvml
+from nodeproof.probes import mig, nvml
 from nodeproof.worker import Context
 
 _VOLATILE, _AGGREGATE = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
@@ -161,36 +161,20 @@ def modes(context: Context) -> dict[str, Any]:
     with nvml.session(context.progress):
         gpu = _Gpu(context.device_id)
         persistence = gpu.ask("nvmlDeviceGetPersistenceMode")
-        mig = gpu.ask("nvmlDeviceGetMigMode")
+        said = mig.mode(gpu.device, gpu.uuid)
         (action,) = nvml.fields(
             gpu.device, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION], about=gpu.uuid
         )
-        on = mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        on, following = said or (None, None)
         return {
             "persistence": None if persistence is None else bool(persistence),
             "compute_mode": gpu.ask("nvmlDeviceGetComputeMode"),
             "recovery_action": None if action is None else int(action),
             "recovery_told": int(action is not None),
-            "mig": None if mig is None else on,
-            "mig_next": None if mig is None else mig[1] == pynvml.NVML_DEVICE_MIG_ENABLE,
-            "slices": _slices(gpu) if on else [],
+            "mig": on,
+            "mig_next": following,
+            "slices": mig.listed(gpu.device, gpu.uuid) if on else [],
         }
-
-
-def _slices(gpu: _Gpu) -> list[dict[str, str]]:
-    found = []
-    for index in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
-        try:
-            part = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
-        except nvml.NvmlError as error:
-            if error.code == pynvml.NVML_ERROR_NOT_FOUND:  # no slice was made there
-                continue
-            raise
-        if part is not None:
-            uuid = str(nvml.ask("nvmlDeviceGetUUID", part, about=f"slice {index} of {gpu.uuid}"))
-            name = str(nvml.ask("nvmlDeviceGetName", part, about=uuid))
-            found.append({"uuid": uuid, "profile": name.rpartition(" MIG ")[2]})
-    return found
 
 
 def heat(context: Context, *, readings: int = 5, pause_s: float = 0.1) -> dict[str, Any]:

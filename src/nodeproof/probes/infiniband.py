@@ -50,7 +50,8 @@ def ports(context: Context) -> dict[str, Any]:
     """Work function: `ports`, a list of `Port`, and what the ports need beside them.
 
     `unclaimed`: physical Mellanox functions (`address`, `driver`, `present`) that are on the PCI bus
-    and have no RDMA device; `no_uverbs`: devices without that file; `no_issm`: InfiniBand ports
+    and have no RDMA device; `lost`: addresses of physical ones whose configuration space reads as all
+    ones, whether they still have theirs or not; `no_uverbs`: devices without that file; `no_issm`: InfiniBand ports
     without theirs, as "mlx5_0 port 1". Raises `Unreadable` where /sys can't be read.
     """
     tree = Tree(root=context.host_root)
@@ -64,6 +65,7 @@ def ports(context: Context) -> dict[str, Any]:
     return {
         "ports": [asdict(port) for port in found],
         "unclaimed": [asdict(f) for f in nic.unclaimed(functions, devices)],
+        "lost": [f.address for f in functions if f.present is False and not f.virtual],
         "no_uverbs": [d.label for d in devices if d.name not in files],
         "no_issm": [
             f"{p.device} port {p.port}"

@@ -76,7 +76,7 @@ def lines_of(priority: int, at: float, message: str) -> str:
 def extended(log: Log, older: Log) -> Log:
     """`log` with what `older` has from before it. Unchanged where `older` reaches no further.
 
-    Damage to `older` stays in the notes: without it there would be nothing from that time at all.
+    Damage to `older` counts with the rest: what was in it may be of that time.
     """
     if older.first_at >= log.first_at:
         return log
@@ -92,5 +92,6 @@ def extended(log: Log, older: Log) -> Log:
         first_at=older.first_at,
         complete=older.complete,
         unreadable=log.unreadable + older.unreadable,
+        damaged=log.damaged + older.damaged,
         notes=(*log.notes, *older.notes),
     )

@@ -11,26 +11,25 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nodeproof.probes.kernel_lines import lines_of
+from nodeproof.parsers import xid
+from nodeproof.parsers.log_lines import lines_of
+from nodeproof.probes import kernel_lines
 from nodeproof.probes.log_sources import current
 from nodeproof.probes.pci import normalised
 from nodeproof.probes.tree import Unreadable
 from nodeproof.worker import Context
 
-# Older drivers leave out "PCI:". The level in front is what the kernel gives a line; its facility,
-# all bits above the third, is 0 for the kernel alone, so that a program can't write one.
-_XID = re.compile(
-    r"^<(?P<level>\d+)>\[\s*(?P<at>\d+\.\d+)\]\s*(?:\[[^\]]*\]\s*)?NVRM: Xid "
-    r"\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, )?(?P<text>.*)$"
-)
+# The level in front is what the kernel gives a line; its facility, all bits above the third, is 0 for
+# the kernel alone, so that a program can't write one.
+_STAMP = re.compile(r"<(?P<level>\d+)>\[\s*(?P<at>\d+\.\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
     """One report of the driver about one GPU."""
 
-    pci: str
-    code: int
+    pci: str | None  # `None` where the line names no address that can be read
+    code: int | None  # `None` where the line is cut before its end
     at: float  # seconds since the machine started, by the log's clock
     text: str
 
@@ -52,7 +51,8 @@ def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str,
     Returns `found` (`pci`, `code`, `at`, `text` of each), `planted`, `lines` (of the whole log),
     `reaches_back` (whether what was read begins no later than `since`: older lines of a full buffer
     are gone), `source` and `pci`. Raises `Unreadable` where log or address can't be read, now or at
-    the start; `ValueError` for an unknown plant.
+    the start, and for a new Xid whose address, or whose code and it is this device's, can't be
+    read; `ValueError` for an unknown plant.
     """
     if plant not in {"", "line"}:
         raise ValueError(f"plant {plant!r}: this probe knows 'line'")
@@ -70,9 +70,17 @@ def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str,
     planted, text = [], log.text
     if plant:
         at = round(max(since, log.last_at) + 1, 6)
-        text += lines_of(3, at, f"NVRM: Xid (PCI:{address}): 79, planted by the self-test")
+        text += kernel_lines.lines_of(
+            3, at, f"NVRM: Xid (PCI:{address}): 79, planted by the self-test"
+        )
         planted = [Xid(pci=address, code=79, at=at, text="planted by the self-test")]
-    mine = [x for x in reported(text) if x.pci == address and x.at > since]
+    mine = [x for x in reported(text) if x.at > since and x.pci in {address, None}]
+    for one in mine:
+        if one.pci is None or one.code is None:
+            raise Unreadable(
+                f"{context.device_id} at {address}: the kernel's log has an Xid that is not to be "
+                f"read, and may be this device's: {one.text[:160]!r}; read the log, and test again"
+            )
     return {
         "found": [asdict(x) for x in mine],
         "planted": [asdict(x) for x in planted],
@@ -84,17 +92,23 @@ def xids(context: Context, *, since: float | None, plant: str = "") -> dict[str,
 
 
 def reported(text: str) -> Iterator[Xid]:
-    """Every Xid in the kernel's own lines of a log, in order."""
-    for line in text.split("\n"):
-        found = _XID.match(line)
-        if found and int(found["level"]) < 8:
-            yield Xid(
-                pci=normalised(_with_function(found["pci"])),
-                code=int(found["code"]),
-                at=float(found["at"]),
-                text=found["text"].strip(),
-            )
+    """Every Xid in the kernel's own lines of a log, in order, as `parsers.xid` reads them."""
+    for raw in text.split("\n"):
+        stamp = _STAMP.match(raw)
+        if not stamp or int(stamp["level"]) >= 8:
+            continue
+        for line in lines_of(0, f"{raw}\n"):
+            if report := xid.read(line):
+                yield Xid(
+                    pci=report.device and normalised(report.device),
+                    code=report.code,
+                    at=float(stamp["at"]),
+                    text=_said(line.text, report.code),
+                )
 
 
-def _with_function(address: str) -> str:
-    return address if "." in address else f"{address}.0"
+def _said(text: str, code: int | None) -> str:
+    """What stands behind address and code; the whole of a line that has no code."""
+    return (
+        text if code is None else text.partition("):")[2].strip().lstrip("0123456789").lstrip(", ")
+    )

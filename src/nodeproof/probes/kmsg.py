@@ -23,7 +23,7 @@ def read(host_root: Path) -> Log:
     """Return all records that the kernel still has. Raises `Unreadable`.
 
     Records that were pushed out between two reads, which shows in the numbers of those around
-    them, are in the notes.
+    them, are damage: nobody can say what was in them.
     """
     path = host_root / "dev/kmsg"
     try:
@@ -73,7 +73,9 @@ def _understood(content: str, path: Path) -> Log:
     if not lines:
         raise Unreadable(f"{path}: it has no record of the kernel: mount the node's /dev/kmsg")
     notes = [f"{path}: {lost} records were overwritten while they were read"] if lost else []
-    return stamped("".join(lines), str(path), unreadable=garbled, notes=tuple(notes))
+    return stamped(
+        "".join(lines), str(path), unreadable=garbled, damaged=int(lost > 0), notes=tuple(notes)
+    )
 
 
 def _plain(message: str) -> str:

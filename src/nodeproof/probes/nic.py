@@ -17,6 +17,7 @@ AMAZON, MELLANOX = 0x1D0F, 0x15B3
 _EFA = range(0xEFA0, 0xEFB0)  # 0xefa0 to 0xefa3 are known; the series goes on
 _NETWORK = frozenset({0x0200, 0x0207})  # Ethernet and InfiniBand controller
 RDMA = "sys/class/infiniband"
+NET = "sys/class/net"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
@@ -102,6 +103,17 @@ def unclaimed(functions: list[Function], devices: list[Rdma]) -> list[Function]:
         for f in functions
         if not f.virtual and f.address not in taken and f.address.rpartition(".")[0] not in cards
     ]
+
+
+def interfaces(tree: Tree) -> list[str]:
+    """Names of the network interfaces. Raises `Unreadable` where they are not shown.
+
+    Every network namespace has its loopback, so a folder without one is no view of a kernel's.
+    """
+    names = tree.names(NET)
+    if "lo" not in names:
+        raise Unreadable(f"{tree.root / NET} has no loopback: mount the node's /sys there")
+    return names
 
 
 def names_if_any(tree: Tree, path: str) -> list[str]:

@@ -61,9 +61,10 @@ def growth(context: Context, *, before: Mapping[str, Any]) -> dict[str, Any]:
 
     `compared` (how many were read both times), `grown` (`where`, `counter`, `by`, `now`), `at_top`
     (counters that stood at their top already: nothing is known of them), `went_back` (a driver or
-    a device was reset meanwhile), `gone` (what is no longer there), `ports` (of RDMA devices, as
-    `where` names them), `mute` (those that show no counter). Raises `Unreadable` where /sys can't
-    be read.
+    a device was reset meanwhile), `gone` (what is no longer there), `unread` (counters that could be
+    read at the start only), `ports` (of RDMA devices, as `where` names them), `mute` (those of which
+    no counter could be compared, or only such as stood at their top). Raises `Unreadable` where
+    /sys can't be read.
     """
     now = _all(Tree(root=context.host_root), context)
     return compared(before["counters"], now)
@@ -71,14 +72,18 @@ def growth(context: Context, *, before: Mapping[str, Any]) -> dict[str, Any]:
 
 def compared(before: Counters, now: Counters) -> dict[str, Any]:
     """See `growth`."""
-    grown, at_top, back, count = [], [], [], 0
+    grown, at_top, back, unread, count = [], [], [], [], 0
+    watched = set()
     for where in before.keys() & now.keys():
+        unread += [f"{where}/{name}" for name in before[where].keys() - now[where].keys()]
         for name in before[where].keys() & now[where].keys():
             old, new = before[where][name], now[where][name]
             count += 1
             if saturated(name, old):
                 at_top.append(f"{where}/{name}")
-            elif new < old:
+                continue
+            watched.add(where)
+            if new < old:
                 back.append(f"{where}/{name}")
             elif new > old:
                 grown.append({"where": where, "counter": name, "by": new - old, "now": new})
@@ -89,8 +94,9 @@ def compared(before: Counters, now: Counters) -> dict[str, Any]:
         "at_top": sorted(at_top),
         "went_back": sorted(back),
         "gone": sorted(before.keys() - now.keys()),
+        "unread": sorted(unread),
         "ports": sorted(ports),
-        "mute": sorted(port for port in ports if not now[port]),
+        "mute": sorted(port for port in ports if port not in watched),
     }
 
 
@@ -114,7 +120,7 @@ def _all(tree: Tree, context: Context) -> Counters:
         for port in nic.names_if_any(tree, f"{nic.RDMA}/{device.name}/ports"):
             counters = of_port(tree, device.name, int(port))
             found[f"{device.name} port {port} ({device.address})"] = counters
-    for name in tree.names("sys/class/net"):
+    for name in nic.interfaces(tree):
         folder = f"sys/class/net/{name}"
         lost = or_none(tree, f"{folder}/{_CARRIER}", whole)
         # A virtual interface comes and goes with its container, one of the board's controller on

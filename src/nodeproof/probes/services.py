@@ -129,7 +129,7 @@ def _populated(tree: Tree, unit: str) -> bool:
         except Unreadable:
             pass
         try:
-            if tree.text(f"{place}/{unit}/cgroup.procs", keep=False):
+            if tree.text(f"{place}/{unit}/cgroup.procs", keep=False, may_be_empty=True):
                 return True
         except Unreadable:
             pass

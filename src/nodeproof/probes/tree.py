@@ -26,16 +26,19 @@ class Tree:
     root: Path
     seen: dict[str, str] = field(default_factory=dict)
 
-    def text(self, path: str, *, keep: bool = True) -> str:
+    def text(self, path: str, *, keep: bool = True, may_be_empty: bool = False) -> str:
         """Content of a file without the white space around it.
 
         `path` is relative to the root. With `keep=False` it is not remembered: for what identifies
-        a machine to others. Raises `Unreadable`.
+        a machine to others. An empty file says nothing, which is no answer, but where it
+        `may_be_empty` by its nature. Raises `Unreadable`.
         """
         try:
             content = (self.root / path).read_text("utf-8", "backslashreplace").strip()
         except OSError as error:
             raise Unreadable(f"{self._shown(path)}: {error.strerror or error}") from None
+        if not content and not may_be_empty:
+            raise Unreadable(f"{self._shown(path)} is empty: is it the node's own file?")
         if keep:
             self.seen[path] = content
         return content
