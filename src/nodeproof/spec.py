@@ -267,8 +267,11 @@ def _bytes(name_or_path: str) -> tuple[str, bytes, bool]:
         if name := names.get(name_or_path):
             return f"{name}.toml", _folder().joinpath(f"{name}.toml").read_bytes(), True
         if not name_or_path or not Path(name_or_path).exists():
-            near = difflib.get_close_matches(name_or_path, names, n=3) or shipped_names()
-            msg = f"there is no spec {name_or_path!r}; shipped are {', '.join(near)}; a file is given by its path"
+            near = difflib.get_close_matches(name_or_path, names, n=3)
+            some = (
+                f"did you mean {' or '.join(near)}?" if near else f"shipped are {', '.join(names)}"
+            )
+            msg = f"there is no spec {name_or_path!r}; {some}; a file is given by its path"
             raise SpecError(msg)
     try:
         return name_or_path, Path(name_or_path).read_bytes(), False

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--profile",
         default="quick",
-        help="quick (3 min), gate (8 min), deep (1 h) or soak (hours); default: quick",
+        help="quick (3 min), gate (8 min), deep (75 min) or soak (5 h); default: quick",
     )
     run.add_argument(
         "--spec",
@@ -94,9 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--output",
         type=_path,
-        default=Path("nodeproof-results"),
         metavar="DIR",
-        help="where the files go; those of an earlier run are removed (default: %(default)s)",
+        help="where the files go; those of an earlier run are removed (default: nodeproof-results, "
+        "of a replay nodeproof-replay)",
     )
     run.add_argument("--nonce", default="", help="repeated in the verdict, so that it binds")
     run.add_argument("--node-name", default="", metavar="N", help="name of this node")

@@ -12,7 +12,7 @@ from nodeproof.gate import metrics, serving
 from nodeproof.gate.controller import Controller
 from nodeproof.gate.kube import Kube, Refused
 from nodeproof.gate.leading import Lease, lead
-from nodeproof.gate.settings import parse
+from nodeproof.gate.settings import filled_in, parse
 from nodeproof.manifest import shipped
 from nodeproof.spec import NO_SPEC, load
 
@@ -26,6 +26,7 @@ def main(args: argparse.Namespace) -> int:
     """Run until told to stop; 2 for settings that can't be used, 1 where the API refuses."""
     try:
         settings = parse(args.settings.read_text())
+        filled_in(settings)
         spec = load(settings.spec) if settings.spec else NO_SPEC
     except OSError as error:
         return _refuse(f"{args.settings}: {error.strerror}", 2)

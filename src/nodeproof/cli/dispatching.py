@@ -17,7 +17,7 @@ def send(output: Path, to: Path, show: Callable[[str], None]) -> str:
     that was shown counts.
     """
     try:
-        results = (output / FILE).read_bytes()
+        results = dispatch.thinned((output / FILE).read_bytes())
         document = json.loads((output / "verdict.json").read_text())
         for line in dispatch.packed(results):
             show(line)

@@ -10,7 +10,7 @@ from typing import Any
 from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.node import node_of
 from nodeproof.gate.preflight import Cluster, problems
-from nodeproof.gate.settings import parse
+from nodeproof.gate.settings import filled_in, parse
 
 _POOLS = "/apis/karpenter.sh/v1/nodepools"
 _BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -20,6 +20,7 @@ def main(args: argparse.Namespace) -> int:
     """Print a line for each problem; 0 without one, 11 with one, 2 for settings of no use."""
     try:
         settings = parse(args.settings.read_text())
+        filled_in(settings)
         kube = Kube.here()
     except (OSError, ValueError) as error:  # SettingsError, or bytes that are no text
         print(f"nodeproof: {args.settings}: {error}", file=sys.stderr)

@@ -40,7 +40,8 @@ def main(args: argparse.Namespace) -> int:
     """Run and return the exit status of the verdict."""
     try:
         told = options.read(args)
-        output = files.prepare(args.output)
+        default = "nodeproof-replay" if args.replay else "nodeproof-results"
+        output = files.prepare(args.output or Path(default))
     except ValueError as error:
         print(f"nodeproof: {error}", file=sys.stderr)
         return 2

@@ -61,6 +61,14 @@ def opening(*, target: str, cpu_devices: int, profile: str) -> str:
     return f"nodeproof: profile {profile} on the GPUs of this node"
 
 
+def _held_against(plan: Mapping[str, Any]) -> str:
+    """Return which spec a run is held against, and whether it knows how many devices to expect."""
+    spec = plan.get("spec") or {}
+    named = f"spec {spec['name']}" if spec.get("name") else f"{spec.get('source') or 'no spec'}"
+    counted = plan.get("expected_devices") is not None
+    return named if counted else f"{named}; the number of devices is not held against anything"
+
+
 @dataclass(slots=True)
 class Story:
     """Turns records into sentences, each once."""
@@ -83,7 +91,7 @@ class Story:
                 )
                 return (
                     f"plan: {len(checks)} findings to make; devices: {under or 'none'}; "
-                    f"{node.get('devices_say', '')}"
+                    f"{node.get('devices_say', '')}; {_held_against(record)}"
                 )
             case {"type": "finding", "check": check, "device": device, "outcome": outcome}:
                 self.done += 1

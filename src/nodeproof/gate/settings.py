@@ -87,6 +87,14 @@ def parse(text: str) -> Settings:
     return settings
 
 
+def filled_in(settings: Settings) -> None:
+    """Raise `SettingsError` for the image that the shipped settings only stand in for."""
+    if settings.image.endswith("0" * 64):
+        raise SettingsError(
+            f"image = {settings.image!r} is a placeholder: build the image and name it by its digest"
+        )
+
+
 _TYPES: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(Settings)}
 _ENUMS: dict[str, type[StrEnum]] = {"profile": Profile, "served": Served, "draining": Draining}
 

@@ -92,6 +92,11 @@ def read(given: Any) -> Options:
         rehearsal=target is Target.CPU,
     )
     expected = given.nodeproof_expect_gpus
+    if target is Target.CPU and told.products and replay is None:
+        raise OptionError(
+            f"--spec {given.nodeproof_spec} is of {', '.join(told.products)}: a rehearsal has no "
+            "GPU to hold against it"
+        )
     if target is Target.CPU:
         if "expected" not in told.limits.get(_COUNT, {}):
             expected = cpu_devices
