@@ -161,7 +161,9 @@ def test_more_gpus_than_expected_are_undecided(node, libraries):
 @pytest.mark.long
 def test_the_gpu_behind_a_driver_that_hangs_is_named_by_the_kernels_log(node, libraries):
     log = node / "log"
-    log.write_text("<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+    log.write_text(
+        "<3>[  100.000000] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+    )
     plan = {"HANG": "nvmlInitWithFlags", "LOG": str(log)}
     run = Run(node, libraries, "--deadline=120", preload="klogctl.so", **plan)
     run.complete()
