@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gate_cluster import DIGEST, IMAGE, MANIFEST, NAMES, SPEC, results_of
+from gate_cluster import DIGEST, IMAGE, MANIFEST, NAMES, SETTINGS, SPEC, results_of
 from gate_evidence import evidence
 
 from nodeproof.gate import dispatch, proof
 from nodeproof.gate.attempt import CONTAINER, job_of
 from nodeproof.gate.node import node_of
 from nodeproof.gate.proof import Judged
+from nodeproof.gate.settings import Settings
 from nodeproof.manifest import Manifest
 from nodeproof.results import parse
+from nodeproof.spec import Spec
 from nodeproof.verdict import decide
 
 UID = "5e1f0c1a-0000-4000-8000-00000000000a"
@@ -25,8 +27,9 @@ class Attempt:
     """One attempt that is over, with everything that is judged about it, as the API gives it."""
 
     def __init__(self, kind: str = "accept") -> None:
+        labels = {SETTINGS.kind_label: "p5.48xlarge"}
         self.node: dict[str, Any] = {
-            "metadata": {"name": "gpu-a", "uid": UID},
+            "metadata": {"name": "gpu-a", "uid": UID, "labels": labels},
             "status": {"nodeInfo": {"bootID": BOOT}},
         }
         said = {
@@ -52,11 +55,13 @@ class Attempt:
         row = {"name": CONTAINER, "imageID": f"mirror.example.com/x@{DIGEST}", "state": state}
         self.pod: dict[str, Any] | None = {
             "metadata": {"name": "np-1-x", "ownerReferences": [{"kind": "Job", "uid": "job-uid"}]},
-            "spec": {"nodeName": "gpu-a"},
+            "spec": {"nodeName": "gpu-a", "containers": [{"name": CONTAINER, "image": IMAGE}]},
             "status": {"phase": "Succeeded", "containerStatuses": [row]},
         }
         self.log: str | None = None
         self.manifest: Manifest = MANIFEST
+        self.settings: Settings = SETTINGS  # those of now
+        self.spec: Spec = SPEC
         message, self.log = evidence(kind, self.job, self.node, BOOT)
         self.say(message)
 
@@ -102,5 +107,11 @@ class Attempt:
         assert job is not None
         pod = job.pods[0] if job.pods else None
         return proof.judge(
-            job, pod, self.log, node=node_of(self.node, NAMES), manifest=self.manifest
+            job,
+            pod,
+            self.log,
+            node=node_of(self.node, NAMES),
+            manifest=self.manifest,
+            settings=self.settings,
+            spec=self.spec,
         )

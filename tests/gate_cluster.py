@@ -24,7 +24,7 @@ from tests.apiserver.store import NODES, Store
 NAMES = Names()
 DIGEST = "sha256:" + "1f" * 32
 IMAGE = f"registry.example.com/nodeproof@{DIGEST}"
-SETTINGS = Settings(image=IMAGE, expected={"p5.48xlarge": 2}, installed_at=1.0)
+SETTINGS = Settings(image=IMAGE, expected={"p5.48xlarge": 2}, installed_at=1.0, job_margin_s=120.0)
 PENDING = {"key": NAMES.pending, "value": "true", "effect": "NoSchedule"}
 GPU = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 JOBS = f"/apis/batch/v1/namespaces/{NAMES.namespace}/jobs"

@@ -119,6 +119,7 @@ def pod(**differs: Any) -> Pod:
         reason="",
         exit_code=0,
         message="{}",
+        image="",
         image_id="",
         waiting="",
         deleting=False,

@@ -77,7 +77,7 @@ class Process:
         """Send a signal; exit status and the seconds until then."""
         at = time.monotonic()
         self.process.send_signal(number)
-        return self.process.wait(timeout=30), time.monotonic() - at
+        return self.process.wait(timeout=60), time.monotonic() - at
 
 
 def told(port: int, path: str) -> tuple[int, str]:

@@ -7,6 +7,7 @@ node, and holds each write of the gate against it.
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 from gate_cluster import (
@@ -47,6 +48,8 @@ class World(Others):
         self.judged: dict[str, proof.Judged] = {}
         self.proved: set[tuple[str, str, str]] = set()  # uid, boot and trigger of what truly passed
         self.evidence: list[tuple[str, str]] = []
+        self.spent: set[str] = set()  # names of Jobs that have released the node
+        self.freed: set[tuple[str, str]] = set()  # uid and boot of what was released
         self.lifts = 0
         self._nonces = itertools.count(1)
         self.views = [self.view()]
@@ -119,7 +122,9 @@ class World(Others):
         job = next(j for j in self._known(node, seen).jobs if j.name == action.job)
         pod = next((p for p in job.pods if p.name == action.pod), None)
         log = self.store.logs.get(action.pod)
-        self.judged[job.uid] = proof.judge(job, pod, log, node=node, manifest=MANIFEST)
+        self.judged[job.uid] = proof.judge(
+            job, pod, log, node=node, manifest=MANIFEST, settings=SETTINGS, spec=SPEC
+        )
 
     def _write(self, action: Any, node: Node) -> bool:
         """Write one action; `False` where the API refused it, so that the look ends there."""
@@ -156,11 +161,16 @@ class World(Others):
             raise Broken(f"{action} released the node")
         if freed:
             self.lifts += 1
+            self.freed.add((node.uid, node.boot_id))
             self._proved(before, node, "released")
+            self._spend(after)
             if not node_of(after, NAMES).accepted(NAMES):
                 raise Broken(f"released without a condition that says so: {condition(after)}")
-        if isinstance(action, Say) and action.status == "True" and node.has(NAMES.pending):
-            self._proved(before, node, "called accepted")
+        if isinstance(action, Say) and action.status == "True":
+            if node.has(NAMES.pending):
+                self._proved(before, node, "called accepted")
+            elif (node.uid, node.boot_id) not in self.freed:
+                raise Broken("called accepted, and was never released for this boot")
 
     def _proved(self, raw: dict[str, Any], node: Node, what: str) -> None:
         """A valid proof is there for this node, this boot, and what was asked for last."""
@@ -172,10 +182,21 @@ class World(Others):
             raise Broken(f"{what} without any proof for this boot of this node")
         word = node.annotations.get(NAMES.requalify, "")
         if word and word != node.annotations.get(NAMES.requalified):
-            if f"requalify-{word}" not in mine:
+            if f"requalify-{word}" not in {t.rpartition("@")[0] or t for t in mine}:
                 raise Broken(f"{what} with a proof from before the request {word!r}")
         elif node.has(NAMES.quarantined) or reason in {"HardwareCondemned", "UndecidedTooOften"}:
             raise Broken(f"{what} though {reason}, and nobody asked for another test")
+
+    def _spend(self, after: dict[str, Any]) -> None:
+        """A Job releases once; whoever strips what the gate remembers is refused by a policy."""
+        said = json.loads(after["metadata"]["annotations"][NAMES.verdict])
+        if said["job"] in self.spent:
+            raise Broken(f"released again by {said['job']}")
+        self.spent.add(said["job"])
+
+    def strip(self) -> None:
+        super().strip()
+        self.spent.clear()
 
     def _one_test_at_a_time(self) -> None:
         """Of this node: what was started for one that is gone goes with its owner."""

@@ -82,7 +82,16 @@ def sets(part, **values):
     return lambda made: made[part].update(copy.deepcopy(values))
 
 
+def words(**said):
+    keys = {"requalify": NAMES.requalify, "requalified": NAMES.requalified}
+    return lambda made: made["metadata"]["annotations"].update(
+        {keys[k]: v for k, v in said.items()}
+    )
+
+
 PROVED = but(says())
+ASKED = but(words(requalify="w"))
+ANSWERED = but(words(requalify="w", requalified="w"))
 BOTH_TAINTS = but(lambda made: made["spec"]["taints"].append(SHUT), PROVED)
 RELEASE = both(drops(NAMES.pending, NAMES.quarantined), stamps())
 
@@ -161,6 +170,13 @@ MAIN = [
     ("somebody takes another taint", "admin", node(), drops("nvidia.com/gpu"), ""),
     ("somebody holds a node", "admin", but(drops(NAMES.pending)), lambda n: n["spec"]["taints"].append(TAINT), ""),
     ("another value of the same taint", "admin", node(), lambda n: n["spec"]["taints"][0].pop("value"), ""),
+    ("says for what it is held", GATE, node(), lambda n: n["metadata"]["annotations"].update({NAMES.held_for: "x"}), ""),
+    ("somebody wipes for what it is held", "admin", but(lambda n: n["metadata"]["annotations"].update({NAMES.held_for: "x"})), lambda n: n["metadata"]["annotations"].pop(NAMES.held_for), "only the gate stamps"),
+    ("a kubelet withdraws a request", KUBELET, ASKED, lambda n: n["metadata"]["annotations"].pop(NAMES.requalify), "stands until it is answered"),
+    ("a kubelet empties a request", KUBELET, ASKED, words(requalify=""), "stands until it is answered"),
+    ("somebody goes back to an answered word", "admin", but(words(requalify="v", requalified="w")), words(requalify="w"), "stands until it is answered"),
+    ("somebody asks by another word", "admin", ASKED, words(requalify="x"), ""),
+    ("somebody clears an answered word", "admin", ANSWERED, lambda n: n["metadata"]["annotations"].pop(NAMES.requalify), ""),
     ("somebody asks for a test", "admin", node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalify: "w"}), ""),
     ("a kubelet answers a request", KUBELET, node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalified: "w"}), "only the gate stamps"),
     ("somebody stamps a boot", "admin", PROVED, stamps(), "only the gate stamps"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -19,13 +20,16 @@ from gate_nodes import (
     ruled,
 )
 
-from nodeproof.gate.actions import Hold, Lift, Phase, Quarantine, Say
+from nodeproof.gate.actions import Evict, Hold, Lift, Phase, Quarantine, Say
 from nodeproof.gate.actions import Test as Started
 from nodeproof.gate.attempt import job_of
 from nodeproof.gate.node import node_of
 from nodeproof.gate.patches import lift
 from nodeproof.gate.plan import Known, plan
+from nodeproof.gate.settings import Draining
+from nodeproof.gate.tenants import IMPLICIT
 from nodeproof.gate.tenants import holds as _holds
+from nodeproof.gate.tenants import of as _tenants_of
 from nodeproof.verdict import Decision
 from tests.apiserver.store import NODES, Store
 
@@ -301,12 +305,40 @@ def test_a_pod_that_waits_for_ever_is_over_after_its_deadline_and_says_for_what_
         ({"containers": [{}], "resourceClaims": [{"name": "gpus"}]}, True),
         ({"containers": [{"resources": None}], "initContainers": None}, False),
         ({"containers": [{"resources": {"limits": {"cpu": "1"}}}]}, False),
+        (
+            {
+                "containers": [
+                    {"resources": {"limits": {f"{IMPLICIT}gpu.nvidia.com": "8"}}},
+                ]
+            },
+            True,
+        ),
         ({"containers": [{"resources": {"limits": {"nvidia.company.example/x": "1"}}}]}, False),
         ({}, False),
     ],
 )
 def test_which_pods_hold_gpus(spec, holds):
     assert _holds({"spec": spec}, SETTINGS.resource) is holds
+
+
+def test_a_pod_whose_claim_the_scheduler_made_holds_gpus():
+    named = {"containers": [{"resources": {"limits": {"example.com/accelerator": "1"}}}]}
+    assert not _holds({"spec": named}, SETTINGS.resource)
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "pod-x-extended-resources"}}
+    assert _holds({"spec": named, "status": status}, SETTINGS.resource)
+
+
+def test_a_daemon_is_waited_for_and_not_evicted_again_and_again():
+    spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    about = {"namespace": "gpu", "name": "dcgm-x", "ownerReferences": [{"kind": "DaemonSet"}]}
+    plain = {"namespace": "team", "name": "train"}
+    pods = [{"metadata": m, "spec": spec} for m in (about, plain)]
+    tenants = _tenants_of(pods, SETTINGS)
+    evicting = dataclasses.replace(SETTINGS, draining=Draining.EVICT)
+    made = plan(node(), Known(tenants=tenants), evicting, now=NOW)
+    assert [(e.namespace, e.pod) for e in does(made, Evict)] == [("team", "train")]
+    [say] = does(made, Say)
+    assert "gpu/dcgm-x" in say.message
 
 
 def test_events_about_a_node_and_annotations_of_others_decide_nothing():

@@ -29,11 +29,13 @@ from nodeproof.gate.actions import (
 from nodeproof.gate.actions import (
     Test as Started,
 )
+from nodeproof.gate.ending import wall_s
 from nodeproof.gate.plan import Known, Tenant, plan
 from nodeproof.gate.settings import Draining, Served
 from nodeproof.verdict import Decision
 
 ACCEPT = Decision.ACCEPT
+WALL_S = wall_s(SETTINGS)
 CONDEMNED = ("False", "HardwareCondemned", f"boot {BOOT}; 4 wrong words")
 
 
@@ -122,9 +124,33 @@ def test_a_node_without_the_device_plugin_waits_a_while_then_is_looked_at_withou
     assert (test.requested, test.devices) == (0, 2)
 
 
-def test_without_an_expected_count_the_capacity_is_expected():
-    [test] = does(look(node(allocatable="1", capacity="2"), expected={}), Started)
-    assert (test.requested, test.devices) == (1, 2)
+@pytest.mark.parametrize("expected", [{}, {"p4d.24xlarge": 8}])
+def test_what_a_node_offers_is_never_taken_for_what_it_has_to_have(expected):
+    made = look(node(allocatable="7", capacity="7"), expected=expected)
+    assert not does(made, Started)
+    assert says(made) == ("Unknown", "ExpectedUnknown")
+    assert "p5.48xlarge" in does(made, Say)[0].message
+
+
+def test_a_test_of_which_no_pod_was_made_sends_nobody_to_reboot():
+    [say] = does(look(node(), known(job(created=NOW - WALL_S - 1))), Say)
+    assert "no pod of it is there" in say.message
+    assert "reboot" not in say.message
+
+
+def test_what_its_pod_waited_for_is_still_said_when_the_pod_is_gone():
+    words = "Unschedulable: 0/7 nodes: untolerated taint {dedicated: ml} (1), other (6)"
+    waiting = pod(phase="Pending", exit_code=None, waiting=words)
+    [before] = does(look(node(), known(job(pods=(waiting,)))), Say)
+    said = (before.status, before.reason, before.message)
+    late = job(ended=NOW - 1, failure="DeadlineExceeded")
+    for _ in range(2):  # what is said now is all that the next look has
+        made = look(node(said=said, told_s=301), known(late))
+        assert says(made) == ("Unknown", "TestTimedOut")
+        [say] = does(made, Say)
+        assert f"({words})" in say.message
+        said = (say.status, say.reason, say.message)
+    assert look(node(said=said), known(late)).actions == ()
 
 
 def test_no_more_tests_run_at_once_than_the_site_allows():

@@ -20,7 +20,7 @@ from results_samples import SAMPLES, accept, rehearsal, reject, undecided
 from nodeproof.gate import dispatch
 from nodeproof.gate.proof import Ruling
 from nodeproof.manifest import Manifest
-from nodeproof.model import Waiver
+from nodeproof.model import Profile, Waiver
 from nodeproof.results import parse
 from nodeproof.verdict import Decision, decide
 
@@ -88,6 +88,10 @@ def _trailing(a: Attempt) -> None:
     _packed(a, zlib.compress(data) + zlib.compress(b"more"), dispatch.digest(data))
 
 
+def _now(a: Attempt, **changes: Any) -> None:
+    a.settings = dataclasses.replace(a.settings, **changes)
+
+
 F, I, M = Ruling.FOREIGN, Ruling.INVALID, Ruling.MISSING  # noqa: E741  columns of a table
 ONE_THING: dict[str, tuple[Callable[[Attempt], object], Ruling, str]] = {
     "nonce of the Job": (lambda a: a.told(nonce="another"), F, "nonce"),
@@ -136,8 +140,8 @@ ONE_THING: dict[str, tuple[Callable[[Attempt], object], Ruling, str]] = {
     "fewer GPUs expected": (lambda a: a.told(devices="1"), F, "2 GPUs were tested, 1 expected"),
     "no GPU, and none expected": (
         lambda a: (a.told(devices="0"), a.run(accept(0))),
-        Ruling.UNDECIDED,
-        "no device was under test",
+        F,
+        "GPUs expected of the Job: none, of the settings now: 2",
     ),
     "boot at the end": (
         lambda a: a.replaced(f'"boot_id":"{BOOT}","ended"', f'"boot_id":"{OTHER}","ended"'),
@@ -158,6 +162,32 @@ ONE_THING: dict[str, tuple[Callable[[Attempt], object], Ruling, str]] = {
         lambda a: (a.run(undecided()), _forged(a, verdict="accept")),
         F,
         "undecided",
+    ),
+    "settings that name another image by now": (
+        lambda a: _now(a, image="registry.example.com/nodeproof@sha256:" + "3d" * 32),
+        F,
+        "image of the Job",
+    ),
+    "settings that ask for more by now": (
+        lambda a: _now(a, profile=Profile.DEEP),
+        F,
+        "profile of the Job: gate, of the settings now: deep",
+    ),
+    "settings that expect more GPUs by now": (
+        lambda a: _now(a, expected={"p5.48xlarge": 8}),
+        F,
+        "GPUs expected of the Job: 2, of the settings now: 8",
+    ),
+    "settings that expect nothing": (lambda a: _now(a, expected={}), F, "settings now: none"),
+    "another spec by now": (
+        lambda a: setattr(a, "spec", dataclasses.replace(a.spec, digest="sha256:" + "0" * 64)),
+        F,
+        "spec digest of the Job",
+    ),
+    "a quick run, in a Job that says so": (
+        lambda a: (a.told(profile="quick"), a.replaced('"profile":"gate"', '"profile":"quick"')),
+        F,
+        "profile of the Job: quick",
     ),
     "digest of the message": (lambda a: _forged(a, results="sha256:" + "0" * 64), I, "log of pod"),
     "no digest": (lambda a: _forged(a, results=""), I, "log of pod"),

@@ -112,6 +112,7 @@ def test_a_reject_is_remembered_told_and_quarantined_in_an_order_that_no_crash_h
     again = node(
         taints=[PENDING, QUARANTINED],
         said=("False", "HardwareCondemned", does(made, Say)[0].message),
+        annotations=does(made, Quarantine)[0].stamps,
     )
     assert look(again, known(over(), judged=ruled(REJECT))).actions == ()
 
@@ -121,7 +122,31 @@ def test_an_open_breaker_keeps_the_quarantine_away_and_says_so():
     assert not does(made, Quarantine)
     assert {a.reason for a in does(made, Tell)} == {"BreakerOpen", "Rejected"}
     assert "three in a row" in does(made, Say)[0].message
-    assert says(made) == ("False", "HardwareCondemned")
+    assert says(made) == ("Unknown", "BreakerOpen"), "what repairs the condemned lets it alone"
+    assert does(made, Stamp) == [Stamp(stamps={NAMES.held_for: "BreakerOpen"})]
+
+
+def test_who_was_rejected_under_an_open_breaker_waits_for_it_or_for_somebody_to_ask():
+    open_ = known(over(), judged=ruled(REJECT), breaker="three in a row")
+    made = look(node(), open_)
+    said = ("Unknown", "BreakerOpen", does(made, Say)[0].message)
+    [notes] = [a.stamps for a in does(made, Stamp)]
+    told = node(said=said, annotations=notes)
+    assert look(told, open_).actions == (), "said once"
+    assert look(told, known(breaker="three in a row")).actions == (), "nor when its Job is gone"
+    for seen in (known(), known(over(), judged=ruled(REJECT)), known(over(), judged=ruled(ACCEPT))):
+        closed = look(told, seen)
+        assert says(closed) == ("False", "HardwareCondemned")
+        assert does(closed, Quarantine) == [
+            Quarantine(stamps={NAMES.held_for: "HardwareCondemned"})
+        ]
+        assert "breaker" not in does(closed, Say)[0].message
+        assert not does(closed, Record)
+    rebooted = node(said=said, annotations=notes, boot="boot-2")
+    assert not does(look(rebooted, known(breaker="three in a row")), Started)
+    assert says(look(rebooted, known(breaker="three in a row"))) == ("Unknown", "BreakerOpen")
+    asked_for = node(said=said, annotations={**notes, NAMES.requalify: "w2"})
+    assert does(look(asked_for, open_), Started)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +187,26 @@ def test_a_site_may_have_it_quarantined_unless_the_breaker_is_open():
     assert not does(look(node(), shut, quarantine_undecided=True), Quarantine)
 
 
+def test_then_the_breaker_counts_it():
+    seen = known(over(attempt=3), judged=ruled(UNDECIDED))
+    [record] = does(look(node(), seen, quarantine_undecided=True), Record)
+    assert (record.ruled.accepted, record.ruled.reason) == (False, "UndecidedTooOften")
+    assert not does(look(node(), seen), Record)
+
+
+def test_a_reboot_makes_no_reject_of_what_was_undecided():
+    seen = known(over(attempt=3), judged=ruled(UNDECIDED))
+    [shut] = does(look(node(), seen, quarantine_undecided=True), Quarantine)
+    for said in (TOO_OFTEN, None):
+        after = node(
+            taints=[PENDING, QUARANTINED], boot="boot-2", said=said, annotations=shut.stamps
+        )
+        assert says(look(after)) == ("Unknown", "UndecidedTooOften")
+        assert not does(look(after), Started)
+    bare = node(taints=[PENDING, QUARANTINED])
+    assert says(look(bare)) == ("Unknown", "Quarantined"), "nor of a taint that nobody explained"
+
+
 # --- a condemned node stays condemned -------------------------------------------------------
 
 
@@ -196,7 +241,8 @@ def test_a_reboot_or_a_lost_condition_takes_no_quarantine_back():
         ("False", "HardwareCondemned", "boot boot-0; 4 words"),
         ("True", "AllChecksPassed", f"boot {BOOT}; fine"),
     ):
-        made = look(node(taints=[PENDING, QUARANTINED], said=said))
+        notes = {NAMES.held_for: "HardwareCondemned"}
+        made = look(node(taints=[PENDING, QUARANTINED], said=said, annotations=notes))
         assert says(made) == ("False", "HardwareCondemned")
         assert not does(made, Started)
 
@@ -249,17 +295,19 @@ def test_an_accept_answers_the_word_in_the_write_that_lifts():
 def test_a_reject_answers_it_in_the_write_that_quarantines():
     seen = known(over(trigger="requalify-w2"), judged=ruled(REJECT))
     made = look(accepted(taints=[PENDING], annotations=asked()), seen)
-    assert does(made, Quarantine) == [Quarantine(stamps={NAMES.requalified: "w2"})]
+    answer = {NAMES.requalified: "w2", NAMES.held_for: "HardwareCondemned"}
+    assert does(made, Quarantine) == [Quarantine(stamps=answer)]
     assert not does(made, Stamp)
     shut = dataclasses.replace(seen, breaker="three in a row")
     made = look(accepted(taints=[PENDING], annotations=asked()), shut)
-    assert does(made, Stamp) == [Stamp(stamps={NAMES.requalified: "w2"})]
+    assert does(made, Stamp) == [Stamp(stamps={**answer, NAMES.held_for: "BreakerOpen"})]
 
 
 def test_so_does_a_row_of_undecided_ones():
     seen = known(over(trigger="requalify-w2", attempt=3), judged=ruled(UNDECIDED))
     made = look(accepted(taints=[PENDING], annotations=asked()), seen)
-    assert does(made, Stamp) == [Stamp(stamps={NAMES.requalified: "w2"})]
+    answer = {NAMES.requalified: "w2", NAMES.held_for: "UndecidedTooOften"}
+    assert does(made, Stamp) == [Stamp(stamps=answer)]
 
 
 @pytest.mark.parametrize("decision", [REJECT, UNDECIDED])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from gate_cluster import IMAGE
 
-from nodeproof.gate.settings import Draining, Served, SettingsError, parse
+from nodeproof.gate.settings import LEAST_S, Draining, Served, SettingsError, parse
 from nodeproof.model import Profile
+from nodeproof.plugin.options import DEADLINE_S
 
 
 def settings(more=""):
@@ -56,6 +57,12 @@ def test_what_is_said_is_taken():
         ('names = { domain = "" }', "names"),
         ('names = { other = "x" }', "other"),
         ("colour = 1", "colour"),
+        ("run_deadline_s = 0", "run_deadline_s = 0: profile gate takes up to 480 s"),
+        ('profile = "soak"\nrun_deadline_s = 480', "profile soak takes up to 18000 s"),
+        ("heartbeat_s = 0", "heartbeat_s"),
+        ('image_ids = ["latest"]', "image_ids: 'latest' is no digest"),
+        ('image_ids = "sha256:x"', "image_ids"),
+        ("image_ids = [7]", "image_ids"),
         ("[[", "Invalid"),
     ],
 )
@@ -82,3 +89,14 @@ def test_an_image_that_is_not_named_by_its_digest_is_refused(image):
 def test_no_image_is_refused():
     with pytest.raises(SettingsError, match="image"):
         parse("attempts = 3")
+
+
+def test_a_deadline_that_is_not_said_is_what_the_profile_takes():
+    assert LEAST_S == DEADLINE_S
+    assert settings('profile = "deep"').run_deadline_s == 4500.0
+    assert settings('profile = "deep"\nrun_deadline_s = 9000').run_deadline_s == 9000.0
+
+
+def test_other_digests_of_the_image_are_taken():
+    other = "sha256:" + "ab" * 32
+    assert list(settings(f'image_ids = ["{other}"]').image_ids) == [other]

@@ -8,7 +8,7 @@ import sys
 import time
 
 from nodeproof.gate.kube import Kube, Refused
-from nodeproof.gate.names import Names
+from nodeproof.gate.names import TOO_OFTEN, Names
 from nodeproof.gate.node import Node, node_of
 from nodeproof.gate.writes import MERGE, Request
 
@@ -62,6 +62,6 @@ def _answer(node: Node, names: Names, word: str) -> int | None:
         return None
     if node.accepted(names):
         return 0
-    if told.status == "False":
+    if node.condemned:
         return 10
-    return 11 if told.reason == "UndecidedTooOften" else None
+    return 11 if told.reason == TOO_OFTEN else None

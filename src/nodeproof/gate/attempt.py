@@ -23,7 +23,8 @@ class Pod:
     reason: str  # of the pod or of its container: Evicted, OOMKilled, DeadlineExceeded, Error
     exit_code: int | None
     message: str  # the termination message
-    image_id: str
+    image: str  # that the kubelet was told to pull
+    image_id: str  # what the runtime calls it
     waiting: str  # why the container has not started, in words
     deleting: bool
 
@@ -129,6 +130,14 @@ def _pod(data: Mapping[str, Any]) -> Pod:
         reason=str(status.get("reason") or ended.get("reason") or ""),
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
         message=str(ended.get("message") or ""),
+        image=next(
+            (
+                str(c.get("image") or "")
+                for c in (data.get("spec") or {}).get("containers") or []
+                if c.get("name") == CONTAINER
+            ),
+            "",
+        ),
         image_id=str(container.get("imageID") or ""),
         waiting=": ".join(waiting),
         deleting=bool(metadata.get("deletionTimestamp")),

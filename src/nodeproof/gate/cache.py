@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 from nodeproof.gate.kube import Gone, Kube, Refused
 
 Found = Mapping[str, Any]
-_PAUSE_S = 1.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between two requests that came to nothing: doubled
+_LASTED_S = 10.0  # a watch that was open for this long came to something
+_LIST_S = 300.0  # everything is listed again after this, whatever the watch has said
 # What is large and nobody here asks for: ten thousand nodes have to fit.
 _LEFT_OUT = {
     "metadata": frozenset({"managedFields"}),
-    "spec": frozenset({"template", "containers", "initContainers", "volumes"}),
+    "spec": frozenset({"template", "initContainers", "volumes"}),
     "status": frozenset({"images"}),
 }
+_CONTAINER = frozenset({"name", "image"})  # what is kept of each
 
 log = logging.getLogger("nodeproof.gate")
 
@@ -46,10 +50,12 @@ class Cache:
         self._stop = threading.Event()
         self.listed = threading.Event()  # once: nothing is decided on half a picture
         self.refusal = ""  # why the API can't be followed at the moment
+        self._lost: float | None = None  # monotonic: since when it has not been followed
         self._thread = threading.Thread(target=self._follow, daemon=True, name=f"watch {path}")
 
     def start(self) -> None:
         """Follow the API in a thread of its own."""
+        self._lost = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -61,6 +67,12 @@ class Cache:
         """Whether nobody follows the API any more, and nobody asked for that."""
         started = self._thread.ident is not None
         return started and not self._thread.is_alive() and not self._stop.is_set()
+
+    @property
+    def blind_s(self) -> float:
+        """For how long the API could not be listed or watched; 0 while it can."""
+        lost = self._lost
+        return 0.0 if lost is None or self._stop.is_set() else time.monotonic() - lost
 
     def get(self, uid: str) -> Found | None:
         """One object as it was last seen."""
@@ -90,26 +102,52 @@ class Cache:
                 self._keep(found)
 
     def _follow(self) -> None:
+        version, listed, pause = "", 0.0, _PAUSE_S
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
-                listing = self._kube.list(self._path, **self._query)
-                self._replace(listing.items)
-                self.listed.set()
-                self._say("")
+                if not version or began - listed >= _LIST_S:
+                    version, listed = self._list(), began
                 for kind, found in self._kube.watch(
-                    self._path, listing.version, self._stop.is_set, **self._query
+                    self._path, version, self._stop.is_set, **self._query
                 ):
+                    self._say("")
                     self._take(kind, found)
+                    version = _stamp(found) or version
+                self._say("")
             except Gone:
-                continue
+                version = ""
             except Refused as refusal:
+                version = version if refusal.status == 0 else ""  # a connection that was cut
                 self._say(str(refusal))
-                self._stop.wait(_PAUSE_S)
+            # However it ended: nobody is asked again and again without a breath.
+            pause = _PAUSE_S if time.monotonic() - began >= _LASTED_S else pause
+            self._stop.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _list(self) -> str:
+        """List everything; return the version to watch from."""
+        listing = self._kube.list(self._path, kept=self._slim, **self._query)
+        self._replace(listing.items)
+        self._say("")
+        self.listed.set()
+        return listing.version
+
+    def _slim(self, found: Found) -> Found:
+        """What is kept of an object, while the rest of its page still comes: the same, if unmoved."""
+        known = self.get(uid_of(found))
+        return (
+            known if known and _stamp(known) and _stamp(known) == _stamp(found) else _trimmed(found)
+        )
 
     def _say(self, refusal: str) -> None:
         if refusal != self.refusal and not self._stop.is_set():
             log.warning("%s: %s", self._path, refusal or "it can be followed again")
         self.refusal = refusal
+        if not refusal:
+            self._lost = None
+        elif self._lost is None:
+            self._lost = time.monotonic()
 
     def _replace(self, items: tuple[Found, ...]) -> None:
         with self._lock:
@@ -149,11 +187,16 @@ class Cache:
 
 
 def _trimmed(found: Found) -> Found:
-    kept = dict(found)
+    cut: dict[str, Any] = {}
     for part, names in _LEFT_OUT.items():
-        if isinstance(inner := kept.get(part), Mapping) and names & inner.keys():
-            kept[part] = {k: v for k, v in inner.items() if k not in names}
-    return kept
+        if isinstance(inner := found.get(part), Mapping) and names & inner.keys():
+            cut[part] = {k: v for k, v in inner.items() if k not in names}
+    spec = found.get("spec")
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    if isinstance(containers, list) and any(c.keys() - _CONTAINER for c in containers):
+        slim = [{k: c[k] for k in _CONTAINER & c.keys()} for c in containers]
+        cut["spec"] = {**(cut.get("spec") or spec or {}), "containers": slim}
+    return {**found, **cut} if cut else found
 
 
 def uid_of(found: Found) -> str:
@@ -165,6 +208,10 @@ def owner_of(found: Found) -> str:
     """The uid of the Job that an object belongs to, `""` where there is none."""
     owners = (found.get("metadata") or {}).get("ownerReferences") or []
     return next((str(o.get("uid") or "") for o in owners if o.get("kind") == "Job"), "")
+
+
+def _stamp(found: Found) -> str:
+    return str((found.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def _version(found: Found) -> int:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import heapq
 import logging
-import math
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,6 +20,9 @@ from nodeproof.gate.actions import Action, Phase, Plan, Read, Record, Say, Tell,
 from nodeproof.gate.attempt import CONTAINER, Job, job_of
 from nodeproof.gate.breaker import why_open
 from nodeproof.gate.cache import Cache, owner_of, uid_of
+from nodeproof.gate.due import Due
+from nodeproof.gate.ending import wall_s
+from nodeproof.gate.fleet import Fleet
 from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.memory import Memory
 from nodeproof.gate.node import Node, node_of
@@ -38,6 +38,7 @@ _AGAIN_S = 1.0  # after a conflict: the watch brings what moved
 _REFUSED_S = 10.0
 _OFTEN = 4  # refusals in a row of one node's writes: a policy, not somebody who was quicker
 _RESYNC_S = 300.0
+_BLIND_S = 300.0  # what is not seen for this long is not held
 _SILENT_S = 3 * _RESYNC_S
 _LOG_S = 120.0  # a log that can't be read for this long after its Job has ended is lost
 _LIST_S = 0.5  # between two looks at whether we are to stop before there is anything to look at
@@ -54,11 +55,11 @@ class Controller:
         spec: Spec,
         manifest: Manifest,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         dry: bool = False,
     ) -> None:
         self._kube, self._spec, self._manifest = kube, spec, manifest
-        self._clock, self._dry = clock, dry
+        self._clock, self._dry = clock or kube.now, dry
         self._settings = settings
         self.memory = Memory(kube, settings.names)
         space = settings.names.namespace
@@ -80,12 +81,12 @@ class Controller:
         )
         self._slices = Cache(kube, slices.PATH, group=slices.node_of, changed=self._slice_moved)
         self.caches = {"nodes": self._nodes, "jobs": self._jobs, "pods": self._pods}
-        self._running: set[str] = set()  # uids of Jobs that have not ended
+        self._fleet = Fleet(settings)
+        self._running: dict[
+            str, float
+        ] = {}  # Jobs that have not ended: when they were made, by uid
         self._judged: dict[str, Judged] = {}  # by uid of the Job
-        self._due: list[tuple[float, str]] = []  # monotonic time, uid of the node; a heap
-        self._wanted: dict[str, float] = {}  # by uid: when it is due; rows in the heap may be stale
-        self._moved = threading.Condition()
-        self._stopped = False
+        self._due = Due()
         self._phases: dict[str, Phase] = {}  # by uid of the node
         self._refusals: dict[str, int] = {}  # in a row, by uid of the node
         self._looked: float | None = None  # monotonic; None while another one leads
@@ -98,10 +99,7 @@ class Controller:
 
     def breakers(self) -> dict[str, str]:
         """Why the breaker is open, by kind of node."""
-        settings = self._settings
-        nodes = [node_of(n, settings.names) for n in self._nodes.all()]
-        kinds = {n.labels.get(settings.kind_label, "") for n in nodes}
-        return {k: why_open(nodes, self.memory.rulings, k, settings) for k in kinds}
+        return {kind: self._breaker(kind) for kind in self._fleet.kinds()}
 
     @property
     def requests(self) -> int:
@@ -110,14 +108,17 @@ class Controller:
 
     @property
     def running(self) -> int:
-        """Tests that have not ended."""
-        return len(self._running)
+        """Tests that go on. One past every deadline is given up, and its place with it."""
+        oldest = self._clock() - wall_s(self._settings)
+        return sum(made > oldest for made in list(self._running.values()))
 
     def ailing(self) -> str:
         """Why this controller should be started anew, `""` for no reason."""
         for kind, cache in self.caches.items():
             if cache.dead:
                 return f"it no longer follows {kind}"
+            if cache.blind_s > _BLIND_S:
+                return f"it could not follow {kind} for {cache.blind_s:.0f} s: {cache.refusal}"
         silent = 0.0 if self._looked is None else time.monotonic() - self._looked
         return f"it has not looked at a node for {silent:.0f} s" if silent > _SILENT_S else ""
 
@@ -129,19 +130,18 @@ class Controller:
             self.memory.load(self._clock())
         installed = self._settings.installed_at or self.memory.installed_at or self._clock()
         self._settings = dataclasses.replace(self._settings, installed_at=installed)
+        self._fleet = Fleet(self._settings)
         if self._kube.serves(slices.PATH):
             self.caches["resourceslices"] = self._slices
         for cache in self.caches.values():
             cache.start()
         for cache in self.caches.values():
-            while not cache.listed.wait(_LIST_S) and not self._stopped:
+            while not cache.listed.wait(_LIST_S) and not self._due.stopped:
                 pass
 
     def stop(self) -> None:
         """End `run` and stop following. Nothing is left half done that another look won't mend."""
-        with self._moved:
-            self._stopped = True
-            self._moved.notify_all()
+        self._due.stop()
         for cache in self.caches.values():
             cache.stop()
 
@@ -153,8 +153,8 @@ class Controller:
             if time.monotonic() >= resync:
                 resync += _RESYNC_S
                 for found in self._nodes.all():
-                    self._wake(uid_of(found), 0.0)
-            uid = self._next(resync)
+                    self._due.wake(uid_of(found), 0.0)
+            uid = self._due.next(resync)
             if uid is None:
                 return
             if uid:
@@ -178,7 +178,7 @@ class Controller:
             self._phases.pop(uid, None)
             self._refusals.pop(uid, None)
         elif made.wake_s is not None:
-            self._wake(uid, made.wake_s)
+            self._due.wake(uid, made.wake_s)
         return made
 
     def _refused(self, uid: str, refusal: Refused) -> float:
@@ -217,14 +217,14 @@ class Controller:
     def _carry_out(self, made: Plan, node: Node, known: Known) -> bool:
         """Do the actions of a plan; whether something was learned that calls for another look."""
         learned = False
-        for action in made.actions:
+        # Rulings first: a condition that says so already would keep one from being written down.
+        for action in sorted(made.actions, key=lambda a: not isinstance(a, Record)):
             if isinstance(action, Read):
                 job = next(j for j in known.jobs if j.name == action.job)
                 self._judged[job.uid] = self._judge(job, action, node)
                 learned = True
             elif isinstance(action, Record):
-                if not self._dry:
-                    self.memory.record(action.ruled)
+                self._record(action)
             elif isinstance(action, Test):
                 self._start(action, node)
             elif isinstance(action, Tell):
@@ -232,6 +232,17 @@ class Controller:
             else:
                 self._write(action, node)
         return learned
+
+    def _record(self, action: Record) -> None:
+        """Write a ruling down. An accept that can't be keeps no proved node held."""
+        if self._dry:
+            return
+        try:
+            self.memory.record(action.ruled)
+        except (Refused, Gone) as refusal:
+            if not action.ruled.accepted:
+                raise  # no node is quarantined that the breaker does not hear of
+            log.warning("an accept is not written down: %s", refusal)
 
     def _tell(self, action: Tell, node: Node) -> None:
         """Publish an event. That it can't be keeps nobody waiting: the condition says it too."""
@@ -269,6 +280,7 @@ class Controller:
         answer = self._kube.send(request)
         if answer and answer.get("kind") == "Node":
             self._nodes.put(answer)
+            self._fleet.take(uid_of(answer), self._nodes.get(uid_of(answer)))
         elif answer and answer.get("kind") == "Job":
             self._jobs.put(answer)
             self._count(answer)
@@ -279,35 +291,28 @@ class Controller:
         settings = self._settings
         jobs = [j for j in map(self._job, self._jobs.of(node.uid)) if j]
         judged = {j.name: self._judged[j.uid] for j in jobs if j.uid in self._judged}
-        served = node.created < settings.installed_at
-        # Only where they can decide: both look at every node of the cluster.
-        condemned = any(r.decision is not Decision.ACCEPT for r in judged.values())
-        condemned |= node.condemned and not node.has(settings.names.quarantined)
+        # Only where it can decide: it looks at every node of the kind.
+        shut = node.has(settings.names.quarantined)
+        condemned = not shut and (
+            node.condemned
+            or bool(node.annotations.get(settings.names.held_for))
+            or any(r.decision is not Decision.ACCEPT for r in judged.values())
+            or (settings.quarantine_undecided and bool(jobs))
+        )
+        kind = node.labels.get(settings.kind_label, "")
         return Known(
             jobs=jobs,
             judged=judged,
             tenants=holding,
             devices=slices.digest(self._slices.of(node.name)),
-            room=settings.tests_at_once - len(self._running),
-            served_held=self._served_held(node) if served else 0,
-            breaker=self._breaker(node) if condemned else "",
+            room=settings.tests_at_once - self.running,
+            served_held=self._fleet.held_beside(node.uid),
+            breaker=self._breaker(kind) if condemned else "",
         )
 
-    def _served_held(self, node: Node) -> int:
-        names = self._settings.names
-        return sum(
-            other.uid != node.uid
-            and other.created < self._settings.installed_at
-            and other.has(names.pending)
-            and not other.has(names.quarantined)
-            for other in (node_of(n, names) for n in self._nodes.all())
-        )
-
-    def _breaker(self, node: Node) -> str:
-        settings = self._settings
-        nodes = [node_of(n, settings.names) for n in self._nodes.all()]
-        kind = node.labels.get(settings.kind_label, "")
-        return why_open(nodes, self.memory.rulings, kind, settings)
+    def _breaker(self, kind: str) -> str:
+        nodes = self._fleet.of_kind(kind)
+        return why_open(nodes, self.memory.rulings, kind, self._settings, now=self._clock())
 
     def _job(self, found: Mapping[str, Any]) -> Job | None:
         return job_of(found, self._pods.of(uid_of(found)), self._settings.names)
@@ -322,12 +327,22 @@ class Controller:
         over = job.ended if job.ended is not None else job.created
         if text is None and self._clock() - over < _LOG_S:
             raise Refused(0, f"the log of pod {read.pod} can't be read yet")
-        return proof.judge(job, pod, text, node=node, manifest=self._manifest)
+        return proof.judge(
+            job,
+            pod,
+            text,
+            node=node,
+            manifest=self._manifest,
+            settings=self._settings,
+            spec=self._spec,
+        )
 
     # --- what moves -------------------------------------------------------------------------
 
     def _node_moved(self, found: Mapping[str, Any]) -> None:
-        self._wake(uid_of(found), 0.0)
+        uid = uid_of(found)
+        self._fleet.take(uid, self._nodes.get(uid))
+        self._due.wake(uid, 0.0)
 
     def _node_of_job(self, found: Mapping[str, Any]) -> str:
         labels = (found.get("metadata") or {}).get("labels") or {}
@@ -336,7 +351,7 @@ class Controller:
     def _job_moved(self, found: Mapping[str, Any]) -> None:
         self._count(found)
         if node := self._node_of_job(found):
-            self._wake(node, 0.0)
+            self._due.wake(node, 0.0)
 
     def _count(self, found: Mapping[str, Any]) -> None:
         """Keep count of the Jobs that have not ended."""
@@ -344,46 +359,20 @@ class Controller:
         job = job_of(found, (), self._settings.names)
         there = self._jobs.get(uid) is not None
         if job and job.ended is None and not job.deleting and there:
-            self._running.add(uid)
+            self._running[uid] = job.created
         else:
-            self._running.discard(uid)
+            self._running.pop(uid, None)
         if not there:
             self._judged.pop(uid, None)
 
     def _slice_moved(self, found: Mapping[str, Any]) -> None:
         for node in self._nodes.of(slices.node_of(found)):
-            self._wake(uid_of(node), 0.0)
+            self._due.wake(uid_of(node), 0.0)
 
     def _pod_moved(self, found: Mapping[str, Any]) -> None:
         job = self._jobs.get(owner_of(found))
         if job is not None:
             self._job_moved(job)
-
-    def _wake(self, uid: str, after_s: float) -> None:
-        due = time.monotonic() + after_s
-        with self._moved:
-            if self._wanted.get(uid, math.inf) <= due:
-                return  # it is looked at before that, and then says anew when to look again
-            self._wanted[uid] = due
-            heapq.heappush(self._due, (due, uid))
-            self._moved.notify()
-
-    def _next(self, latest: float) -> str | None:
-        """Wait for the next node that is due; `""` when it is time to look at all, `None` at the end."""
-        with self._moved:
-            while not self._stopped:
-                now = time.monotonic()
-                if self._due and self._due[0][0] <= now:
-                    due, uid = heapq.heappop(self._due)
-                    if self._wanted.get(uid) != due:
-                        continue
-                    del self._wanted[uid]
-                    return uid
-                if now >= latest:
-                    return ""
-                until = min([latest, *(d[0] for d in self._due[:1])])
-                self._moved.wait(max(0.0, until - now))
-        return None
 
 
 def _name(found: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -21,8 +22,9 @@ WATCH_S = 300  # a watch ends by itself after this, and everything is listed aga
 _CONNECT_S, _READ_S = 5.0, 30.0
 _QUIET_S = 30.0  # past the end of a watch, a connection that says nothing is dead
 _PAGE = 500
+_ROUNDED_S = 3.0  # an answer's date has whole seconds, and takes a while to come
 # A log is written by whoever is tested, and served by its node: neither may hold up the others.
-_LONGEST_LOG = 64 << 20  # bytes
+_LONGEST_LOG = 24 << 20  # bytes; what the largest results take that don't shrink in packing
 _LOG_S, _DRIP_S = 20.0, 10.0  # for all of it, and between two pieces
 
 
@@ -53,6 +55,7 @@ class Kube:
         self._api = api
         self._patience_s = patience_s  # for an answer
         self._lock = threading.Lock()
+        self._ahead_s = 0.0  # the server's clock, of ours
         self.sent = 0  # requests so far, for the metrics
 
     @classmethod
@@ -67,13 +70,24 @@ class Kube:
                 raise Refused(0, f"no cluster to talk to: {error}") from None
         return cls(client.ApiClient(), patience_s=patience_s)
 
-    def list(self, path: str, **query: str) -> Listing:
-        """Every object under a path. Raises `Refused`."""
+    def now(self) -> float:
+        """Seconds since 1970 by the server's clock, which stamps what we measure the age of."""
+        return time.time() + self._ahead_s
+
+    def list(
+        self,
+        path: str,
+        *,
+        kept: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        **query: str,
+    ) -> Listing:
+        """Every object under a path, or what is `kept` of each. Raises `Refused`, `Gone`."""
         items: list[Mapping[str, Any]] = []
         more: dict[str, str] = {"limit": str(_PAGE)}
         while True:
             page = self.get(path, **query, **more)
-            items += page.get("items") or []
+            found = page.get("items") or []
+            items += map(kept, found) if kept else found
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 version = str(metadata.get("resourceVersion") or "")
@@ -101,7 +115,7 @@ class Kube:
         return True
 
     def log(self, namespace: str, pod: str, container: str) -> str | None:
-        """The log of a container, its first 64 MiB; `None` where it can't be had in time."""
+        """The log of a container, its first 24 MiB; `None` where it can't be had in time."""
         path = f"/api/v1/namespaces/{namespace}/pods/{quote(pod)}/log"
         query = {"container": container, "limitBytes": str(_LONGEST_LOG)}
         ends, data = time.monotonic() + _LOG_S, bytearray()
@@ -190,6 +204,7 @@ class Kube:
             )
         except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
             raise Refused(0, f"{verb} {path}: {error}") from None
+        self._compare(answer.headers.get("Date", ""))
         if answer.status == 410:
             answer.close()
             raise Gone
@@ -198,6 +213,14 @@ class Kube:
             answer.close()
             raise Refused(answer.status, f"{verb} {path}: {answer.status}: {_message(said)}")
         return answer
+
+    def _compare(self, date: str) -> None:
+        """Take the server's clock from an answer; what is within its rounding is no difference."""
+        try:
+            ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            return
+        self._ahead_s = ahead_s if abs(ahead_s) > _ROUNDED_S else 0.0
 
 
 def _lines(answer: Any) -> Iterator[bytes]:

@@ -8,6 +8,8 @@ release another.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeproof import results, verdict
@@ -24,6 +26,8 @@ from nodeproof.spec import NO_SPEC
 from nodeproof.verdict import Decision, Verdict
 
 QUARANTINED = "Quarantined"
+NOT_READY = "NotReady"
+_PATIENCE_S, _TICK_S = 600.0, 10.0  # for a node to be registered by whoever made it
 _TRIES = 5  # conflicts in a row before somebody else may have a turn
 
 
@@ -37,10 +41,32 @@ class Outcome:
 
 
 def gate(
-    kube: Kube, data: bytes, settings: Settings, manifest: Manifest, *, node_name: str, now: float
+    kube: Kube,
+    data: bytes,
+    settings: Settings,
+    manifest: Manifest,
+    *,
+    node_name: str,
+    now: float,
+    wait: Callable[[float], object] = time.sleep,
 ) -> Outcome:
-    """Judge results of this node and act on them. Raises `Refused` where the API does not answer."""
+    """Judge results of this node and act on them. Raises `Refused` where the API does not answer.
+
+    A node that passed and is not ready to be released is waited for, ten minutes.
+    """
     decided = verdict.decide(results.parse(data), manifest)
+    for _ in range(int(_PATIENCE_S / _TICK_S)):
+        outcome = _settled(kube, decided, settings, node_name=node_name, now=now)
+        if outcome.reason != NOT_READY:
+            break
+        wait(_TICK_S)
+    return outcome
+
+
+def _settled(
+    kube: Kube, decided: Verdict, settings: Settings, *, node_name: str, now: float
+) -> Outcome:
+    """Act on a verdict, however often the node moves meanwhile."""
     for _ in range(_TRIES):
         node = node_of(kube.get(f"/api/v1/nodes/{node_name}"), settings.names)
         outcome = _outcome(node, decided, settings.names)
@@ -74,6 +100,9 @@ def _outcome(node: Node, decided: Verdict, names: Names) -> Outcome:
     if decided.decision is Decision.ACCEPT and node.has(names.quarantined):
         text = f"{node.name} is quarantined: take {names.quarantined} off to have it tested again"
         return Outcome(decision=Decision.UNDECIDED, reason=QUARANTINED, text=text)
+    if decided.decision is Decision.ACCEPT and node.not_ready and node.has(names.pending):
+        # Karpenter puts the taint back on a node that it has not registered.
+        return Outcome(decision=Decision.UNDECIDED, reason=NOT_READY, text=node.not_ready)
     if decided.decision is Decision.ACCEPT:
         text = f"{decided.counts['pass']} checks passed"
         return Outcome(decision=Decision.ACCEPT, reason=EVERYTHING_PASSED, text=text)
@@ -110,6 +139,9 @@ def _actions(node: Node, outcome: Outcome, decided: Verdict, names: Names) -> li
     status = {Decision.ACCEPT: "True", Decision.REJECT: "False"}.get(outcome.decision, "Unknown")
     message = f"boot {node.boot_id or 'unknown'}; {outcome.text}"[:1024]
     say = Say(status=status, reason=outcome.reason, message=message)
+    told = node.condition
+    if outcome.reason == NOT_READY and told and (told.reason, told.message) == (NOT_READY, message):
+        return []  # said once, however long it takes
     if outcome.decision is Decision.ACCEPT:
         stamps = {names.accepted_devices: devices_digest(decided)}
         return [say, Lift(stamps=stamps)] if node.has(names.pending) else [say]

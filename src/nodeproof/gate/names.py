@@ -44,6 +44,11 @@ class Names:
         return f"{self.domain}/verdict"
 
     @property
+    def held_for(self) -> str:
+        """Annotation: the reason for which a node is held until somebody asks; empty for none."""
+        return f"{self.domain}/held-for"
+
+    @property
     def requalify(self) -> str:
         """Annotation: a word of whoever asks for another test; a new word asks again."""
         return f"{self.domain}/requalify"
@@ -60,3 +65,5 @@ class Names:
 
 EFFECT = "NoSchedule"  # of both taints: NoExecute would end the pods that set a node up
 EVERYTHING_PASSED = "AllChecksPassed"  # the one reason under which the condition is True
+TOO_OFTEN = "UndecidedTooOften"  # reason of a node whose attempts are used up
+BREAKER_OPEN = "BreakerOpen"  # reason of one that was rejected, and is not condemned for it yet

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nodeproof.gate.names import EFFECT, EVERYTHING_PASSED, Names
+from nodeproof.gate.names import BREAKER_OPEN, EFFECT, EVERYTHING_PASSED, Names
 
 _UNINITIALISED = "node.cloudprovider.kubernetes.io/uninitialized"
 _UNREGISTERED = "karpenter.sh/unregistered"
@@ -75,9 +75,9 @@ class Node:
 
     @property
     def condemned(self) -> bool:
-        """Whether our condition says, of this boot, that the node was rejected."""
+        """Whether our condition says, of this boot, that the node was rejected, breaker or not."""
         told = self.told_for_this_boot
-        return told is not None and told.status == "False"
+        return told is not None and (told.status == "False" or told.reason == BREAKER_OPEN)
 
     @property
     def not_ready(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeproof.gate.actions import Phase
+from nodeproof.gate.names import BREAKER_OPEN, TOO_OFTEN
 from nodeproof.gate.node import Node
 from nodeproof.gate.patches import short
 from nodeproof.gate.proof import Ruling
@@ -12,6 +13,7 @@ from nodeproof.gate.settings import Served, Settings
 
 NEW, BOOT, SERVED = "new", "boot", "served"
 _DEVICES, REQUALIFY = "devices-", "requalify-"
+QUARANTINED = "Quarantined"  # reason of a node that carries the taint without a word of ours
 GRANDFATHERED, SERVED_LATER = "Grandfathered", "ServedLater"  # reasons of nodes that are let alone
 _LEFT_ALONE = frozenset({GRANDFATHERED, SERVED_LATER})
 
@@ -45,6 +47,8 @@ def occasion(node: Node, devices: str, settings: Settings) -> str | None:
     if node.accepted(names):
         return None
     told = node.condition
+    if told is None and boot and lost_its_word(node, settings):
+        return None
     # Whoever says anything else of itself was held once, and has lost its taint since.
     free = not node.has(names.pending) and (told is None or told.reason in _LEFT_ALONE)
     if free and not boot and node.created < settings.installed_at:
@@ -55,6 +59,45 @@ def occasion(node: Node, devices: str, settings: Settings) -> str | None:
     # A request that was answered stays the occasion: what proved the node before it was asked for
     # proves nothing after it.
     return f"{REQUALIFY}{answered}" if answered else NEW
+
+
+def lost_its_word(node: Node, settings: Settings) -> bool:
+    """Whether a node was accepted for this boot, and only our condition of it is gone.
+
+    Agents that write the whole list of conditions drop ours. The stamp came with the lift, and
+    nothing has been held against the node since: it serves, and is not to be held for that.
+    """
+    names, notes = settings.names, node.annotations
+    return (
+        node.condition is None
+        and bool(node.boot_id)
+        and notes.get(names.accepted_boot) == node.boot_id
+        and not notes.get(names.held_for)
+        and not node.has(names.pending)
+        and not node.has(names.quarantined)
+    )
+
+
+def token(node: Node, settings: Settings, trigger: str) -> str:
+    """The occasion as Jobs name it: with the last verdict in it, so that a Job releases once.
+
+    The patch that lifts writes the verdict, with the name of the Job that it came from. Whatever
+    brings the taint back after that, no Job from before is one for this occasion.
+    """
+    last = node.annotations.get(settings.names.verdict, "")
+    return f"{trigger}@{short(last)}" if last else trigger
+
+
+def being_tested(node: Node, settings: Settings) -> bool:
+    """Whether a node that served before the installation is held for its test now."""
+    names, told = settings.names, node.told_for_this_boot
+    return (
+        node.created < settings.installed_at
+        and node.has(names.pending)
+        and not node.has(names.quarantined)
+        and (told is None or (told.status, told.reason) not in _SETTLED)
+        and node.annotations.get(names.held_for) != BREAKER_OPEN
+    )
 
 
 def reason_of(trigger: str) -> tuple[str, str]:
@@ -73,6 +116,13 @@ def answer(node: Node, settings: Settings, trigger: str) -> dict[str, str]:
     if not asked(node, settings, trigger):
         return {}
     return {settings.names.requalified: trigger.removeprefix(REQUALIFY)}
+
+
+_SETTLED = {
+    ("False", Ruling.CONDEMNED.value): Phase.QUARANTINED,
+    ("Unknown", BREAKER_OPEN): Phase.QUARANTINED,
+    ("Unknown", TOO_OFTEN): Phase.UNDECIDED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +145,32 @@ def settled(node: Node, settings: Settings, trigger: str) -> Held | None:
     if asked(node, settings, trigger):
         return None
     names, told = settings.names, node.told_for_this_boot
-    if told and (told.status, told.reason) in {
-        ("False", Ruling.CONDEMNED.value),
-        ("Unknown", "UndecidedTooOften"),
-    }:
+    if told and (told.status, told.reason) in _SETTLED:
         return Held(
-            phase=Phase.QUARANTINED if told.status == "False" else Phase.UNDECIDED,
+            phase=_SETTLED[told.status, told.reason],
             status=told.status,
             reason=told.reason,
             text=told.message.partition("; ")[2],
         )
-    if node.has(names.quarantined):
-        return Held(
-            phase=Phase.QUARANTINED,
-            status="False",
-            reason=Ruling.CONDEMNED.value,
-            text=f"it was quarantined before; set the annotation {names.requalify} to a new word "
-            "to test again",
-        )
-    return None
+    stamped = node.annotations.get(names.held_for, "")
+    again = f"set the annotation {names.requalify} to a new word to test again"
+    if stamped == BREAKER_OPEN:
+        return _held("Unknown", BREAKER_OPEN, f"it was rejected before; {again}")
+    if not node.has(names.quarantined):
+        return None
+    before = node.condition
+    reason = stamped or (before.reason if before and before.status != "True" else "")
+    if reason == Ruling.CONDEMNED:
+        return _held("False", reason, f"it was condemned and quarantined before; {again}")
+    if reason == TOO_OFTEN:
+        return _held("Unknown", reason, f"it was undecided and quarantined before; {again}")
+    return Held(
+        phase=Phase.QUARANTINED,
+        status="Unknown",
+        reason=QUARANTINED,
+        text=f"it is quarantined, and nothing of ours says for what; {again}",
+    )
+
+
+def _held(status: str, reason: str, text: str) -> Held:
+    return Held(phase=_SETTLED[status, reason], status=status, reason=reason, text=text)

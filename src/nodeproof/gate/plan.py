@@ -29,7 +29,7 @@ from nodeproof.gate.attempt import Job, Pod
 from nodeproof.gate.breaker import Ruled
 from nodeproof.gate.ending import attempt_text, ended, undecided, waiting_for, wall_s
 from nodeproof.gate.job import name_of
-from nodeproof.gate.names import EVERYTHING_PASSED
+from nodeproof.gate.names import BREAKER_OPEN, EVERYTHING_PASSED, TOO_OFTEN
 from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import (
     REQUALIFY,
@@ -37,15 +37,18 @@ from nodeproof.gate.occasion import (
     SERVED_LATER,
     Held,
     answer,
+    lost_its_word,
     occasion,
     reason_of,
     settled,
+    token,
 )
 from nodeproof.gate.proof import Judged, Ruling
 from nodeproof.gate.saying import differs, heartbeat, hold, message_of, say
 from nodeproof.gate.settings import Draining, Settings
 from nodeproof.verdict import Decision
 
+_SPARED = "; not quarantined, since the circuit breaker is open"
 _SLOW_S = 30.0  # for a log that takes this long to be read, the condition says so
 
 
@@ -56,6 +59,7 @@ class Tenant:
     namespace: str
     name: str
     leaving: bool
+    stays: bool = False  # it would be put back at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,8 @@ def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
         return hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
     wanted = occasion(node, known.devices, settings)
     if wanted is None:
-        phase = Phase.ACCEPTED if node.accepted(names) else Phase.GRANDFATHERED
+        accepted = node.accepted(names) or lost_its_word(node, settings)
+        phase = Phase.ACCEPTED if accepted else Phase.GRANDFATHERED
         return Plan(phase=phase, actions=heartbeat(node, phase, settings, now))
     if wanted == SERVED and known.served_held >= settings.served_at_once:
         text = "it served before the gate was installed; others like it are being tested"
@@ -112,7 +117,8 @@ def _selected(node: Node, settings: Settings) -> bool:
 def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: float) -> Plan:
     """What to do about a node that is held until it has proved itself."""
     judged = known.judged or {}
-    ours = [j for j in known.jobs if _of(j, node, trigger)]
+    wanted = token(node, settings, trigger)
+    ours = [j for j in known.jobs if _of(j, node, wanted)]
     # What has ended stays for people, until its time to live is over.
     going = [j for j in known.jobs if j.ended is None and not j.deleting]
     ours.sort(key=lambda j: j.attempt)
@@ -120,10 +126,11 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
     stale = [Remove(job=j.name) for j in going if j is not current]
     held = settled(node, settings, trigger)
     if current is None and held:
-        return _still(node, known, settings, held, stale, now)
+        return _still(node, known, settings, held, stale, now, trigger)
     if current is None:
         return _first(node, known, settings, trigger, stale, now)
-    ending = ended(current, settings, now)
+    told = node.told_for_this_boot
+    ending = ended(current, settings, now, told.message if told else "")
     if ending is None:
         wake = current.created + wall_s(settings) - now
         return say(
@@ -145,7 +152,7 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
     ruling = judged[current.name] if isinstance(ending, Pod) else ending
     if held and ruling.decision is not Decision.REJECT:
         # Evidence that is lost, or older than the reject, takes nothing back.
-        return _still(node, known, settings, held, stale, now)
+        return _still(node, known, settings, held, stale, now, trigger)
     return _ruled(node, known, settings, trigger, current, ruling, stale, now)
 
 
@@ -170,8 +177,16 @@ def _first(
         return waits("NotReady", text)
     if stale:
         return waits("Queued", "an earlier test of the node has to go first", wake_s=5.0)
+    expected = settings.gpus_of(node.labels)
+    if expected is None:
+        kind = node.labels.get(settings.kind_label, "")
+        text = (
+            f"the settings do not say how many GPUs a node of kind {kind or 'unknown'} has to have: "
+            "add it to expected"
+        )
+        return waits("ExpectedUnknown", text)
     if known.tenants:
-        going = [t for t in known.tenants if not t.leaving]
+        going = [t for t in known.tenants if not t.leaving and not t.stays]
         named = ", ".join(f"{t.namespace}/{t.name}" for t in known.tenants[:3])
         evict = [Evict(namespace=t.namespace, pod=t.name) for t in going]
         acts = evict if settings.draining is Draining.EVICT else []
@@ -184,12 +199,9 @@ def _first(
     if not requested and since < settings.plugin_wait_s:
         text = f"the node offers no {settings.resource} yet: the device plugin has to register it"
         return waits("DevicePluginMissing", text, wake_s=settings.plugin_wait_s - since)
-    kind = node.labels.get(settings.kind_label, "")
-    expected = (
-        settings.expected.get(kind) or _whole(node.capacity.get(settings.resource)) or requested
-    )
     # Said as it is said while it runs: a condition is written twice only if something has moved.
-    test = Test(trigger=trigger, attempt=attempt, devices=expected, requested=requested)
+    wanted = token(node, settings, trigger)
+    test = Test(trigger=wanted, attempt=attempt, devices=expected, requested=requested)
     return say(
         node, settings, now, Phase.TESTING, "Unknown", "Testing",
         attempt_text(attempt, settings, name_of(node, test)), test, *stale, wake_s=30.0,
@@ -234,6 +246,7 @@ def _ruled(
         asked = trigger.removeprefix(REQUALIFY) if trigger.startswith(REQUALIFY) else None
         stamps = {names.accepted_devices: ruling.devices, names.verdict: _compact(job, ruling)}
         stamps |= {names.requalified: asked} if asked else {}
+        stamps |= {names.held_for: ""} if node.annotations.get(names.held_for) else {}
         ruled = Ruled(kind=kind, node_uid=node.uid, accepted=True, reason="", at=now)
         return Plan(
             phase=Phase.ACCEPTED,
@@ -244,7 +257,7 @@ def _ruled(
             ),
         )
     if ruling.decision is Decision.REJECT:
-        return _rejected(node, known, settings, trigger, kind, ruling, stale, now)
+        return _rejected(node, known, settings, trigger, ruling, stale, now)
     return _undecided(node, known, settings, trigger, job, ruling, stale, now)
 
 
@@ -272,15 +285,18 @@ def _undecided(
         return _first(node, known, settings, trigger, stale, now, attempt=job.attempt + 1)
     text = f"undecided {job.attempt} times, the last time {ruling.ruling}: {ruling.text}"
     actions: list[Action] = list(stale)
-    stamps = answer(node, settings, trigger)
+    stamps = _held_for(node, settings, trigger, TOO_OFTEN)
     if settings.quarantine_undecided and not known.breaker and not node.has(names.quarantined):
         actions.append(Quarantine(stamps=stamps))
     elif stamps:
         actions.append(Stamp(stamps=stamps))
-    if differs(node, "Unknown", "UndecidedTooOften"):
-        actions.append(Tell(reason="UndecidedTooOften", message=text, warning=True))
+    if differs(node, "Unknown", TOO_OFTEN):
+        if settings.quarantine_undecided:
+            # What quarantines counts, or an outage would empty a fleet past the breaker.
+            actions.append(Record(ruled=_failed(node, settings, TOO_OFTEN, now)))
+        actions.append(Tell(reason=TOO_OFTEN, message=text, warning=True))
     return say(
-        node, settings, now, Phase.UNDECIDED, "Unknown", "UndecidedTooOften",
+        node, settings, now, Phase.UNDECIDED, "Unknown", TOO_OFTEN,
         f"{text}; set the annotation {names.requalify} to a new word to test again",
         *actions,
     )  # fmt: skip
@@ -291,34 +307,60 @@ def _rejected(
     known: Known,
     settings: Settings,
     trigger: str,
-    kind: str,
     ruling: Judged,
     stale: Sequence[Action],
     now: float,
 ) -> Plan:
-    names, stamps = settings.names, answer(node, settings, trigger)
-    first = differs(node, "False", Ruling.CONDEMNED.value)
+    told = node.told_for_this_boot
+    before = (told.status, told.reason) if told else ("", "")
+    first = before not in {("False", Ruling.CONDEMNED.value), ("Unknown", BREAKER_OPEN)}
     actions: list[Action] = list(stale)
-    text = ruling.text
     if first:
-        ruled = Ruled(kind=kind, node_uid=node.uid, accepted=False, reason=ruling.check, at=now)
-        actions.append(Record(ruled=ruled))
-    if not node.has(names.quarantined):
-        if known.breaker:
-            text += f"; not quarantined, since the circuit breaker is open: {known.breaker}"
-            if first:
-                actions.append(Tell(reason="BreakerOpen", message=known.breaker, warning=True))
-        else:
-            # In one write with the taint: a request must not outlive the reject that answers it.
-            actions.append(Quarantine(stamps=stamps))
-            stamps = {}
-    if stamps:
-        actions.append(Stamp(stamps=stamps))
-    if first:
+        actions.append(Record(ruled=_failed(node, settings, ruling.check, now)))
         actions.append(Tell(reason="Rejected", message=ruling.text, warning=True))
-    return say(
-        node, settings, now, Phase.QUARANTINED, "False", Ruling.CONDEMNED.value, text, *actions
-    )
+    return _condemned(node, known, settings, ruling.text, actions, now, trigger)
+
+
+def _condemned(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    text: str,
+    actions: Sequence[Action],
+    now: float,
+    trigger: str,
+) -> Plan:
+    """Quarantine a rejected node; while the breaker is open, hold it and don't call it condemned.
+
+    Whoever repairs or replaces what is condemned would do so to a whole fleet.
+    """
+    more = list(actions)
+    open_ = bool(known.breaker) and not node.has(settings.names.quarantined)
+    status, reason = ("Unknown", BREAKER_OPEN) if open_ else ("False", Ruling.CONDEMNED.value)
+    stamps = _held_for(node, settings, trigger, reason)
+    if open_:
+        text += f"{_SPARED}: {known.breaker}"
+        if differs(node, status, reason):
+            more.append(Tell(reason=BREAKER_OPEN, message=known.breaker, warning=True))
+    elif not node.has(settings.names.quarantined):
+        # In one write with the taint: a request must not outlive the reject that answers it.
+        more.append(Quarantine(stamps=stamps))
+        stamps = {}
+    if stamps:
+        more.append(Stamp(stamps=stamps))
+    return say(node, settings, now, Phase.QUARANTINED, status, reason, text, *more)
+
+
+def _held_for(node: Node, settings: Settings, trigger: str, reason: str) -> dict[str, str]:
+    """What is stamped on a node that is held until somebody asks, as far as it is not yet."""
+    names = settings.names
+    held = {} if node.annotations.get(names.held_for) == reason else {names.held_for: reason}
+    return {**answer(node, settings, trigger), **held}
+
+
+def _failed(node: Node, settings: Settings, reason: str, now: float) -> Ruled:
+    kind = node.labels.get(settings.kind_label, "")
+    return Ruled(kind=kind, node_uid=node.uid, accepted=False, reason=reason, at=now)
 
 
 def _still(
@@ -328,14 +370,13 @@ def _still(
     held: Held,
     stale: Sequence[Action],
     now: float,
+    trigger: str,
 ) -> Plan:
     """Leave a node held as it is; a condemned one that lost its taint gets it back."""
-    shut = node.has(settings.names.quarantined) or held.status != "False" or known.breaker
-    quarantine = () if shut else (Quarantine(),)
-    return say(
-        node, settings, now, held.phase, held.status, held.reason, held.text,
-        *quarantine, *stale,
-    )  # fmt: skip
+    if held.status == "False" or held.reason == BREAKER_OPEN:
+        text = held.text.partition(_SPARED)[0]
+        return _condemned(node, known, settings, text, stale, now, trigger)
+    return say(node, settings, now, held.phase, held.status, held.reason, held.text, *stale)
 
 
 def _of(job: Job, node: Node, trigger: str) -> bool:
@@ -345,7 +386,3 @@ def _of(job: Job, node: Node, trigger: str) -> bool:
 
 def _compact(job: Job, ruling: Judged) -> str:
     return f'{{"verdict":"{ruling.decision.value}","job":"{job.name}","profile":"{job.profile}","attempt":{job.attempt}}}'
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdecimal() else 0

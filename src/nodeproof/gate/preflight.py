@@ -14,7 +14,7 @@ from nodeproof.gate.settings import Settings
 _DEVICES = ("nvidia", "gpu", "dcgm", "efa", "rdma", "mofed", "mlx", "sriov", "neuron")
 _NETWORK = ("cni", "csi", "aws-node", "calico", "cilium", "flannel", "kube-proxy", "weave", "ovn")
 _SETS_UP = (*_DEVICES, *_NETWORK)  # words in the names of what a node can't be tested without
-_POLICY_KINDS = 5  # that come with the gate; each has its binding
+_POLICY_KINDS = 6  # that come with the gate; each has its binding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,20 @@ def _pools(pools: Sequence[Mapping[str, Any]], names: Names) -> Iterable[Problem
         name = f"NodePool {(pool.get('metadata') or {}).get('name')}"
         spec = ((pool.get("spec") or {}).get("template") or {}).get("spec") or {}
         startup = {t.get("key") for t in spec.get("startupTaints") or []}
+        effects = {
+            t.get("effect", EFFECT)
+            for t in spec.get("startupTaints") or []
+            if t.get("key") == names.pending
+        }
         always = {t.get("key") for t in spec.get("taints") or []}
         if names.pending in always:
             text = f"has {names.pending} among its taints: put it into startupTaints, or Karpenter puts it back"
+            yield Problem(deadlock=True, about=name, text=text)
+        elif effects - {EFFECT}:
+            text = (
+                f"starts its nodes with {names.pending}:{', '.join(sorted(effects - {EFFECT}))}, "
+                f"which nobody lifts and no test pod tolerates: its effect has to be {EFFECT}"
+            )
             yield Problem(deadlock=True, about=name, text=text)
         elif names.pending not in startup:
             text = (

@@ -7,6 +7,7 @@ boot, image, profile, spec and manifest. Whatever is missing or foreign is undec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,9 +17,15 @@ from nodeproof.gate import dispatch
 from nodeproof.gate.attempt import Job, Pod
 from nodeproof.gate.names import EVERYTHING_PASSED
 from nodeproof.gate.node import Node
+from nodeproof.gate.settings import Settings
 from nodeproof.manifest import Manifest, suite_digest
 from nodeproof.model import DeviceKind
+from nodeproof.spec import Spec
 from nodeproof.verdict import Decision, Verdict
+
+_DEVICES = 128  # of one node: its GPUs, its links, the node itself
+_WAIVERS = 64
+_ROWS = 4096  # checks on devices; a node of eight GPUs has some hundred
 
 
 class Ruling(StrEnum):
@@ -47,7 +54,16 @@ class Judged:
     check: str = ""  # the first that condemned the node
 
 
-def judge(job: Job, pod: Pod | None, log: str | None, *, node: Node, manifest: Manifest) -> Judged:
+def judge(
+    job: Job,
+    pod: Pod | None,
+    log: str | None,
+    *,
+    node: Node,
+    manifest: Manifest,
+    settings: Settings,
+    spec: Spec,
+) -> Judged:
     """Judge an attempt that is over. `log` is the pod's, `None` where it could not be read."""
     if pod is None:
         return _open(Ruling.LOST, "its pod is gone, and the evidence with it")
@@ -63,8 +79,14 @@ def judge(job: Job, pod: Pod | None, log: str | None, *, node: Node, manifest: M
             f"the log of pod {pod.name} does not hold the results that its message names",
         )
     found = results.parse(whole)
+    if beyond := _beyond(found):
+        return _open(Ruling.INVALID, f"the results of pod {pod.name} hold {beyond}: no run does")
     decided = verdict.decide(found, manifest)
-    foreign = list(_foreign(job, pod, decided, node))
+    foreign = [
+        *_foreign(job, pod, decided, node),
+        *_unlike(job, node, settings, spec),
+        *_image(job, pod, settings),
+    ]
     if told["verdict"] != decided.decision.value:
         foreign.append(f"the message says {told['verdict']}, the results {decided.decision}")
     if foreign:
@@ -89,6 +111,21 @@ def judge(job: Job, pod: Pod | None, log: str | None, *, node: Node, manifest: M
         text=f"{passed} checks passed, {decided.counts['selftests']} detectors proved, {job.profile}",
         devices=devices_digest(decided),
     )
+
+
+def _beyond(found: results.Results) -> str:
+    """What there is more of than in any run, `""` for nothing: judging all of it would take hours."""
+    plan = found.plan
+    if plan is None:
+        return ""
+    counts = {
+        "devices": (len(plan.devices), _DEVICES),
+        "waivers": (len(plan.waivers), _WAIVERS),
+        "planned checks": (len(plan.checks), _ROWS),
+        "findings": (len(found.findings), _ROWS),
+        "self-tests": (len(found.selftests), _ROWS),
+    }
+    return ", ".join(f"{n} {name}" for name, (n, most) in counts.items() if n > most)
 
 
 def devices_digest(decided: Verdict) -> str:
@@ -119,9 +156,6 @@ def _foreign(job: Job, pod: Pod, decided: Verdict, node: Node) -> Iterator[str]:
     for name, (found, expected) in wanted.items():
         if not expected or found != expected:
             yield f"{name} is {found or 'not told'}, not {expected or 'known'}"
-    image = job.image.rpartition("@")[2]
-    if not image.startswith("sha256:") or not pod.image_id.endswith(image):
-        yield f"the pod ran image {pod.image_id or 'unknown'}, not {job.image}"
     if decided.rehearsal:
         yield "it was a rehearsal"
     if plan.waivers:
@@ -129,6 +163,42 @@ def _foreign(job: Job, pod: Pod, decided: Verdict, node: Node) -> Iterator[str]:
     gpus = sum(d.kind is DeviceKind.GPU for d in plan.devices)
     if decided.decision is Decision.ACCEPT and (gpus != job.devices or not gpus):
         yield f"{gpus} GPUs were tested, {job.devices} expected"
+
+
+def _image(job: Job, pod: Pod, settings: Settings) -> Iterator[str]:
+    """Whether the pod ran another image than its Job's.
+
+    What the kubelet was told to pull is what it ran: it checks the digest. Runtimes call an image
+    by a digest of several: that of its index, of its manifest in another repository, or, with no
+    repository before it, of its configuration. A site names those that are one image.
+    """
+    wanted = job.image.rpartition("@")[2]
+    if not wanted.startswith("sha256:") or pod.image.rpartition("@")[2] != wanted:
+        yield f"the pod was made with image {pod.image or 'unknown'}, not {job.image}"
+    repository, _, ran = pod.image_id.rpartition("@")
+    known = {wanted, *settings.image_ids}
+    if ran not in known and (repository or not re.fullmatch("sha256:[0-9a-f]{64}", ran)):
+        yield (
+            f"the pod ran image {pod.image_id or 'unknown'}, not {job.image}; if these are one "
+            "image, add its digest to the setting image_ids"
+        )
+
+
+def _unlike(job: Job, node: Node, settings: Settings, spec: Spec) -> Iterator[str]:
+    """In what a Job is none that these settings start for this node.
+
+    What a Job says of itself proves nothing: somebody else may have made one of its name, and
+    settings change while it runs.
+    """
+    wanted: dict[str, tuple[str | int | None, str | int | None]] = {
+        "image": (job.image, settings.image),
+        "profile": (job.profile, settings.profile.value),
+        "spec digest": (job.spec_digest, spec.digest),
+        "GPUs expected": (job.devices, settings.gpus_of(node.labels)),
+    }
+    for name, (told, now) in wanted.items():
+        if told != now:
+            yield f"{name} of the Job: {told or 'none'}, of the settings now: {now or 'none'}"
 
 
 def _why_silent(job: Job, pod: Pod) -> tuple[Ruling, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeproof.gate.actions import Action, Hold, Phase, Plan, Quarantine, Record, Say, Tell, Test
+from nodeproof.gate.names import EVERYTHING_PASSED
 from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import GRANDFATHERED
 from nodeproof.gate.settings import Settings
@@ -70,6 +71,9 @@ def _rank(action: Action) -> int:
 def heartbeat(node: Node, phase: Phase, settings: Settings, now: float) -> tuple[Action, ...]:
     """Keep the condition of an accepted node fresh; say once why an old one is let alone."""
     told = node.condition
+    if phase is Phase.ACCEPTED and told is None:
+        text = "it was accepted for this boot; the condition that said so was lost"
+        return (Say(status="True", reason=EVERYTHING_PASSED, message=message_of(node, text)),)
     if phase is Phase.ACCEPTED and told is not None:
         if told.heartbeat is None or now - told.heartbeat >= settings.heartbeat_s:
             return (Say(status=told.status, reason=told.reason, message=told.message),)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from nodeproof.gate.names import Names
 from nodeproof.model import Profile
+
+LEAST_S = {  # the deadlines that `nodeproof run` itself gives its profiles
+    Profile.QUICK: 180.0,
+    Profile.GATE: 480.0,
+    Profile.DEEP: 4500.0,
+    Profile.SOAK: 18000.0,
+}
+_OFTEN_S = 30.0  # between two writes of a node's condition, at the least
 
 
 class SettingsError(ValueError):
@@ -36,6 +45,7 @@ class Settings:
     """One site's settings. Times in seconds."""
 
     image: str  # by digest: what a tag names may change between two nodes
+    image_ids: Sequence[str] = ()  # other digests that runtimes know the same image by
     names: Names = field(default_factory=Names)
     selector: Mapping[str, str] = field(default_factory=lambda: {"nvidia.com/gpu.present": "true"})
     resource: str = "nvidia.com/gpu"
@@ -47,8 +57,8 @@ class Settings:
     runtime_class: str = ""  # of test pods, where NVIDIA's runtime is not the default
     priority_class: str = ""  # of test pods
     tolerate: Mapping[str, str] = field(default_factory=dict)
-    run_deadline_s: float = 480.0  # of `nodeproof run`
-    job_margin_s: float = 120.0  # on top: to pull the image, to start, to write
+    run_deadline_s: float = 480.0  # of `nodeproof run`; unless it is said, what the profile takes
+    job_margin_s: float = 300.0  # on top: to pull the image, to start, to write
     wall_margin_s: float = 60.0  # on top of the Job's: a hung driver keeps a pod from ending
     attempts: int = 3
     backoff_s: float = 60.0  # before the second attempt; doubled for each further one
@@ -59,10 +69,15 @@ class Settings:
     breaker_run: int = 3  # rejects in a row of one kind, for one reason
     breaker_share: float = 0.2  # of a kind's nodes, and at least `breaker_least`
     breaker_least: int = 3
+    breaker_window_s: float = 7 * 86400.0  # a reject is no part of a row any more after that
     served: Served = Served.GRANDFATHER
     installed_at: float = 0.0  # seconds since 1970; nodes created before are called served
     draining: Draining = Draining.WAIT
     heartbeat_s: float = 300.0
+
+    def gpus_of(self, labels: Mapping[str, str]) -> int | None:
+        """How many GPUs a node of these labels has to have; `None` where nobody said."""
+        return self.expected.get(labels.get(self.kind_label, ""))
 
 
 def parse(text: str) -> Settings:
@@ -73,6 +88,7 @@ def parse(text: str) -> Settings:
         raise SettingsError(str(error)) from None
     names = table.pop("names", {})
     given = {key: _read(key, value) for key, value in table.items()}
+    given.setdefault("run_deadline_s", LEAST_S[given.get("profile", Profile.GATE)])
     if not isinstance(names, dict) or not all(isinstance(v, str) and v for v in names.values()):
         raise SettingsError("names is a table of texts")
     try:
@@ -82,6 +98,20 @@ def parse(text: str) -> Settings:
     digest = settings.image.rpartition("@")[2]
     if not digest.startswith("sha256:") or len(digest) != len("sha256:") + 64:
         raise SettingsError(f"image = {settings.image!r}: name it by its digest, …@sha256:…")
+    for other in settings.image_ids:
+        if not re.fullmatch("sha256:[0-9a-f]{64}", other):
+            raise SettingsError(f"image_ids: {other!r} is no digest, sha256:… of 64 characters")
+    least = LEAST_S[settings.profile]
+    if settings.run_deadline_s < least:
+        raise SettingsError(
+            f"run_deadline_s = {settings.run_deadline_s:g}: profile {settings.profile} takes up to "
+            f"{least:g} s; give at least that, or nothing"
+        )
+    if settings.heartbeat_s < _OFTEN_S:
+        raise SettingsError(
+            f"heartbeat_s = {settings.heartbeat_s:g}: every node would be written to all the time; "
+            f"give {_OFTEN_S:g} or more"
+        )
     if settings.profile is Profile.QUICK:
         raise SettingsError("profile = 'quick': it is for people; a gate needs 'gate' or longer")
     return settings
@@ -116,6 +146,8 @@ def _read(key: str, value: Any) -> Any:
 
 
 def _fits(kind: str, value: Any) -> bool:
+    if kind.startswith("Sequence"):
+        return isinstance(value, list) and all(_fits("str", v) for v in value)
     if kind.startswith("Mapping"):
         inner = "int" if "int]" in kind else "str"
         return isinstance(value, dict) and all(_fits(inner, v) for v in value.values())

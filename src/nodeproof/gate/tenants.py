@@ -8,6 +8,10 @@ from typing import Any
 from nodeproof.gate.plan import Tenant
 from nodeproof.gate.settings import Settings
 
+# What a DeviceClass is called as an extended resource unless it is given a name of its own
+# (KEP-5004): such a pod has devices and no claim of its own making.
+IMPLICIT = "deviceclass.resource.kubernetes.io/"
+
 
 def of(pods: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[Tenant, ...]:
     """Those of the pods of one node that hold GPUs, and have not ended."""
@@ -16,6 +20,7 @@ def of(pods: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[Tenant, .
             namespace=str(p["metadata"].get("namespace")),
             name=str(p["metadata"].get("name")),
             leaving=bool(p["metadata"].get("deletionTimestamp")),
+            stays=_of_a_daemon(p),
         )
         for p in pods
         if p["metadata"].get("namespace") != settings.names.namespace
@@ -27,12 +32,18 @@ def of(pods: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[Tenant, .
 def holds(pod: Mapping[str, Any], resource: str) -> bool:
     """Whether a pod has GPUs: a resource of that family, or claims that may be some."""
     spec = pod.get("spec") or {}
-    if spec.get("resourceClaims"):
+    if spec.get("resourceClaims") or (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         return True
-    family = resource.partition("/")[0] + "/"
+    families = (resource.partition("/")[0] + "/", IMPLICIT)
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
     return any(
-        name.startswith(family)
+        name.startswith(families)
         for c in containers
         for name in ((c.get("resources") or {}).get("limits") or {})
     )
+
+
+def _of_a_daemon(pod: Mapping[str, Any]) -> bool:
+    """Whether a DaemonSet would put the pod back as soon as it has left."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return any(o.get("kind") == "DaemonSet" for o in owners)

@@ -1,0 +1,70 @@
+"""All nodes at once, kept as they move: no look at one of them has to walk over the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from nodeproof.gate.node import Node, node_of
+from nodeproof.gate.occasion import being_tested
+from nodeproof.gate.settings import Settings
+
+
+class Fleet:
+    """Nodes by uid and by kind, each cut down to what is asked of all; safe between threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._nodes: dict[str, Node] = {}
+        self._kinds: defaultdict[str, dict[str, Node]] = defaultdict(dict)
+        self._held: set[str] = set()  # uids of those that served before, and are to be tested
+
+    def take(self, uid: str, found: Mapping[str, Any] | None) -> None:
+        """Take in a node as it is now; `None` for one that is gone."""
+        node = self._cut(node_of(found, self._settings.names)) if found else None
+        with self._lock:
+            before = self._nodes.pop(uid, None)
+            if before is not None:
+                alike = self._kinds[self._kind(before)]
+                alike.pop(uid, None)
+                if not alike:
+                    del self._kinds[self._kind(before)]
+            self._held.discard(uid)
+            if node is not None:
+                self._nodes[uid] = node
+                self._kinds[self._kind(node)][uid] = node
+                if self._awaits(node):
+                    self._held.add(uid)
+
+    def held_beside(self, uid: str) -> int:
+        """How many other nodes that served before the installation are held for their test."""
+        with self._lock:
+            return len(self._held) - (uid in self._held)
+
+    def of_kind(self, kind: str) -> list[Node]:
+        """Every node of a kind, without its taints as they were told and most of its words."""
+        with self._lock:
+            return list(self._kinds[kind].values()) if kind in self._kinds else []
+
+    def kinds(self) -> list[str]:
+        """Every kind of which there is a node."""
+        with self._lock:
+            return list(self._kinds)
+
+    def _kind(self, node: Node) -> str:
+        return node.labels.get(self._settings.kind_label, "")
+
+    def _awaits(self, node: Node) -> bool:
+        return being_tested(node, self._settings)
+
+    def _cut(self, node: Node) -> Node:
+        """Ten thousand of them have to fit beside the cache."""
+        label = self._settings.kind_label
+        kept = {label: node.labels[label]} if label in node.labels else {}
+        return dataclasses.replace(
+            node, labels=kept, annotations={}, allocatable={}, capacity={}, raw_taints=()
+        )
