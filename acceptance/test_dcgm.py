@@ -22,8 +22,10 @@ from nodeproof.checks import (
 )
 
 _SHOWN = 4  # failures in one sentence
-# What a node may be without, unless its spec says otherwise: the tool, its service, its watches.
-_OPTIONAL = frozenset({"absent", "unreachable", "no watches"})
+# What a node may be without, unless its spec says otherwise: the tool, and watches that it has set.
+# A host engine that does not answer where the tool is there was there, and may have died of a GPU.
+_ABSENCE = frozenset({"absent"})
+_NO_WATCHES = frozenset({"absent", "no watches"})
 _ABSENT: dict[str, Any] = {"installed": -1, "state": "absent", "failed": []}
 _RAN = {"installed": 1, "state": "ran", "grade": "fail", "why": "planted", "version": None}
 _SKIPPED: dict[str, Any] = {"level": 1, "counts": {"pass": 0, "warn": 0, "skip": 0}, "skipped": []}
@@ -73,10 +75,10 @@ def test_diag(result: Result, measure: Measure, limits: DiagLimits) -> None:
     speed blames the hardware; one that speaks of a setting, a process, a library or an Xid, or of
     nothing, blames nobody (persistence mode: `nvidia-smi -pm 1`), and so does NVLink that is down,
     since cards without a bridge have it down. DCGM that is not installed is no fault unless the spec requires
-    it; DCGM that hangs, is busy or skips all that it should test leaves the node unjudged. A pass
-    is not proof: several of its tests pass or are skipped where nothing was tested.
+    it; DCGM whose host engine does not answer, that hangs, is busy or skips all that it should test
+    leaves the node unjudged. A pass is not proof: several of its tests pass or are skipped where nothing was tested.
     """
-    if not _available(result, measure, required=limits.required):
+    if not _available(result, measure, _ABSENCE, required=limits.required):
         return
     counts = result["counts"]
     failed = result["failed"]
@@ -95,10 +97,10 @@ def test_diag(result: Result, measure: Measure, limits: DiagLimits) -> None:
     measure("failures of the hardware", len(board), at_most=0, detail=_shown(board))
     measure(
         "failures of the set-up",
-        len(others),
+        max(len(others), int(result["grade"] == "fail" and not failed)),
         at_most=0,
         cause=Cause.ENVIRONMENT,
-        detail=_shown(others),
+        detail=_shown(others) or result["why"],
     )
 
 
@@ -135,7 +137,7 @@ def test_health(result: Result, measure: Measure, limits: HealthLimits) -> None:
     memory, links and the kernel's log find the cause. Watches that nobody set are no fault unless
     the spec requires them (`dcgmi health -s a` sets them).
     """
-    if not _available(result, measure, required=limits.required):
+    if not _available(result, measure, _NO_WATCHES, required=limits.required):
         return
     measure(
         "GPUs or systems that failed",
@@ -146,9 +148,11 @@ def test_health(result: Result, measure: Measure, limits: HealthLimits) -> None:
     measure("warned", int(result["grade"] == "warn"), detail=result["why"])
 
 
-def _available(result: Result, measure: Measure, *, required: bool) -> bool:
+def _available(
+    result: Result, measure: Measure, optional: frozenset[str], *, required: bool
+) -> bool:
     """Whether there is something to judge. Raises `CannotMeasure` where silence says something."""
-    silent = result["state"] in _OPTIONAL
+    silent = result["state"] in optional
     measure(
         "diagnostics available",
         min(result["installed"], 0) if silent else 1,

@@ -66,9 +66,10 @@ def test_efa_devices(result: Result, measure: Measure, limits: EfaLimits) -> Non
     Held against each other: how many the spec expects, what the PCI bus shows, which of them the
     driver made an RDMA device of, and which libfabric lists (fi_info -p efa). Usual cause of one
     that is on the bus and has no RDMA device: the efa driver was not loaded or refused it (dmesg);
-    load it and test again. One that is not on the bus was not attached, which is the launch
-    configuration's business where all are missing, or is lost, which a reboot seldom brings back:
-    stop and start the instance. The state of its port says nothing: an EFA driver always says
+    load it and test again. How many are attached is said when an instance is launched (its network
+    interfaces, EFA or not), so too few on the bus blame no hardware: compare the launch template
+    with the spec, and where they agree, stop and start the instance. Hardware is one that the
+    kernel lists and that reads all ones on the bus. The state of its port says nothing: an EFA driver always says
     ACTIVE.
     """
     pci, rdma = result["pci"], result["rdma"]
@@ -78,10 +79,12 @@ def test_efa_devices(result: Result, measure: Measure, limits: EfaLimits) -> Non
             "on the bus",
             len(pci),
             at_least=limits.expected,
-            # All at once: nobody attached them. Some of them is what a fault looks like.
-            cause=Cause.HARDWARE if pci else Cause.ENVIRONMENT,
-            remedy=Remedy.REPLACE,
-            detail=f"{_listed(f['address'] for f in pci)}{waited}",
+            # From inside, one that was lost before the boot looks like one that nobody attached.
+            cause=Cause.ENVIRONMENT,
+            detail=(
+                f"{_listed(f['address'] for f in pci)}{waited}; attached is what the launch template "
+                "says: correct that or the spec; where they agree, stop and start the instance"
+            ),
         )
         measure(
             "surplus",

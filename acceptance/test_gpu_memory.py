@@ -23,7 +23,10 @@ _MEMORY = Work(call="nodeproof.probes.gpu_state:memory", deadline_s=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EccLimits:
-    """Whether ECC has to be on. Without a word of the spec, as the product is delivered."""
+    """Whether ECC has to be on. Without a word of the spec, as the product is delivered.
+
+    A GPU that tells of no ECC at all passes without one: whether it should have it, a spec says.
+    """
 
     on: bool | None = None
 
@@ -49,7 +52,9 @@ def test_ecc_mode(result: Result, measure: Measure, limits: EccLimits) -> None:
     does.
     """
     ecc = result["ecc"]
-    wanted = ecc["usual"] if limits.on is None else limits.on
+    # A GPU that has ECC and does not say how it is delivered is taken to have it on.
+    usual = ecc["usual"] if ecc["usual"] is not None or ecc["on"] is None else True
+    wanted = usual if limits.on is None else limits.on
     measure(
         "ECC other than expected",
         int(wanted is not None and ecc["on"] is not wanted),

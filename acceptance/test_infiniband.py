@@ -61,6 +61,7 @@ class PortLimits:
     "node.infiniband.ports",
     kinds=(DeviceKind.NODE,),
     remedy=Remedy.REBOOT,
+    cause=Cause.ENVIRONMENT,
     limits=PortLimits,
     work=Work(call="nodeproof.probes.infiniband:ports", deadline_s=60),
     plant=(
@@ -68,6 +69,7 @@ class PortLimits:
             "ports without a state",
             ports=[_PORT],
             unclaimed=[_FUNCTION],
+            lost=[_FUNCTION["address"]],
             no_uverbs=["planted (0000:ff:1f.0)"],
             no_issm=["planted port 1"],
         ),
@@ -77,7 +79,14 @@ class PortLimits:
             breaks=("ports without a state",),
         ),
         Plant(
-            alter=lambda result: _all_ports(result, gid_types=[]),
+            alter=lambda result: _all_ports(
+                result,
+                state="ACTIVE",
+                physical="LinkUp",
+                carrier=True,
+                gid_types=[],
+                rate_gbs=None,
+            ),
             breaks=("ports without a state",),
         ),
     ),
@@ -89,7 +98,9 @@ def test_infiniband_ports(result: Result, measure: Measure, limits: PortLimits) 
     up too, and it needs a RoCE v2 address; on InfiniBand the interface is IP over it, which a node
     need not use. Usual causes: Polling or a low rate, a cable, a transceiver or the switch; INIT, no
     subnet manager; Disabled, somebody switched it off; an adapter without an RDMA device, its driver
-    (mlx5_ib). A reboot helps a driver, never a cable. What a port counted over its life is shown and
+    (mlx5_ib). A link has two ends, and a switch that is down shows on every node at once, so a port
+    alone blames no hardware; an adapter that reads all ones on the bus does. A reboot helps a
+    driver, never a cable. What a port counted over its life is shown and
     not judged: it says nothing of today. Ports that nobody expects may be down.
     """
     ports = result["ports"]
@@ -98,19 +109,17 @@ def test_infiniband_ports(result: Result, measure: Measure, limits: PortLimits) 
         "ports without a state",
         len(silent),
         at_most=0,
-        cause=Cause.ENVIRONMENT,
         detail=f"{_listed(silent)}: the driver does not answer in /sys: see dmesg",
     )
     wanted = frozenset(limits.names.split())
     data = [p for p in ports if _counts(p, wanted)]
     up = [p for p in data if _up(p)]
-    quick = [p for p in up if p["rate_gbs"] is None or p["rate_gbs"] >= limits.gbs]
+    quick = [p for p in up if limits.gbs <= 0 or (p["rate_gbs"] or 0) >= limits.gbs]
     if limits.expected > 0:
         measure(
             "ports up",
             len(quick),
             at_least=limits.expected,
-            cause=_blame(data, result, limits.expected),
             detail=f"not up or too slow: {_listed(_at(p) for p in data if p not in quick)}; {_absent(result)}",
         )
     else:
@@ -157,18 +166,6 @@ def _absent(result: Result) -> str:
     return f"adapters without an RDMA device: {_listed(_driven(f) for f in result['unclaimed'])}"
 
 
-# A port in one of these was not switched off by anybody, and no manager has to come first.
-_NO_LINK = frozenset({"Polling", "Sleep", "LinkErrorRecovery", "PortConfigurationTraining"})
-
-
-def _blame(data: list[Any], result: Result, expected: int) -> Cause:
-    """Hardware where a link does not come up or a card is gone; else who manages the ports."""
-    managed = [p for p in data if not _up(p) and p["physical"] not in _NO_LINK]
-    unclaimed = len(result["unclaimed"])
-    sound = sum(_up(p) for p in data)
-    return Cause.ENVIRONMENT if sound + len(managed) + unclaimed >= expected else Cause.HARDWARE
-
-
 def _measure_named(
     wanted: frozenset[str],
     data: list[Any],
@@ -182,7 +179,6 @@ def _measure_named(
         "data ports missing",
         len(missing),
         at_most=0,
-        cause=Cause.ENVIRONMENT,
         detail=f"{_listed(missing)}; {_absent(result)}; if they have other names, correct the spec",
     )
     if data:
@@ -191,8 +187,15 @@ def _measure_named(
             "data ports down",
             len(down),
             at_most=0,
-            cause=_blame(data, result, len(data)),
             detail=f"{_listed(_at(p) for p in down)}: look at the cable and the switch, then at its driver",
+        )
+    if limits.gbs > 0 and data:
+        mute = [_at(p) for p in data if _up(p) and p["rate_gbs"] is None]
+        measure(
+            "data ports of unknown rate",
+            len(mute),
+            at_most=0,
+            detail=f"{_listed(mute)}: the driver does not tell it in /sys: see dmesg",
         )
     rates = [p["rate_gbs"] for p in data if p["rate_gbs"] is not None]
     if limits.gbs > 0 and rates:
@@ -205,17 +208,22 @@ def _measure_named(
 def _measure_needs(result: Result, up: list[Any], measure: Measure, *, issm: bool) -> None:
     """What programs need besides a link, on a node that has to have one."""
     measure(
+        "adapters off the bus",
+        len(result["lost"]),
+        at_most=0,
+        cause=Cause.HARDWARE,
+        detail=f"{_listed(result['lost'])}: in the kernel's list, and the bus reads all ones there",
+    )
+    measure(
         "adapters without an RDMA device",
         len(result["unclaimed"]),
         at_most=0,
-        cause=Cause.ENVIRONMENT,
         detail=f"{_listed(_driven(f) for f in result['unclaimed'])}: load mlx5_ib, and see dmesg",
     )
     measure(
         "without uverbs",
         len(result["no_uverbs"]),
         at_most=0,
-        cause=Cause.ENVIRONMENT,
         detail=f"{_listed(result['no_uverbs'])}: load ib_uverbs; no RDMA program starts without it",
     )
     if issm:
@@ -223,7 +231,6 @@ def _measure_needs(result: Result, up: list[Any], measure: Measure, *, issm: boo
             "without issm",
             len(result["no_issm"]),
             at_most=0,
-            cause=Cause.ENVIRONMENT,
             detail=f"{_listed(result['no_issm'])}: load ib_umad",
         )
     roce = [p for p in up if p["link_layer"] == "Ethernet"]
@@ -233,6 +240,5 @@ def _measure_needs(result: Result, up: list[Any], measure: Measure, *, issm: boo
             "RoCE ports without a v2 address",
             len(bare),
             at_most=0,
-            cause=Cause.ENVIRONMENT,
             detail=f"{_listed(bare)}: give their interfaces an IP address",
         )

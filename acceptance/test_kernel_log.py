@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nodeproof.checks import Cause, DeviceKind, Measure, Plant, Remedy, Result, Work, altered, check
@@ -14,29 +15,39 @@ _SHOWN = 4  # events in one sentence; the others are in the evidence
 _REMEDIES = {"replace": Remedy.REPLACE}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLimits:
+    """Whether the log has to begin with the boot. False where a site keeps its logs elsewhere."""
+
+    whole: bool = True
+
+
 @check(
     "node.log.events",
     kinds=(DeviceKind.NODE,),
     remedy=Remedy.REBOOT,
+    limits=EventLimits,
     work=Work(call="nodeproof.probes.kernel_events:since_boot"),
     plant=(
         Plant(args={"plant": "line"}, breaks=("fatal events",)),
         altered("events of the set-up", set_up_events=1),
         altered("damaged parts of the log", damaged=1),
+        altered("log reaches back to the boot", complete=-1),
     ),
 )
-def test_events(result: Result, measure: Measure) -> None:
+def test_events(result: Result, measure: Measure, limits: EventLimits) -> None:
     """A fault that the kernel has logged since boot comes again in the job.
 
     The whole log of this boot, of all parts: GPUs (Xid, also without a number), switches (SXid),
     PCI Express (AER), memory (EDAC, MCE, firmware records), network adapters, tasks that hang. An
     event that needs no catalogue to be called a fault is a fail; it names the part, the code and
-    what to do. A driver that did not load or does not know its device, and a kernel warning in one,
-    may be the set-up's: they leave the node undecided. What may have a harmless cause, as Xids of a program have, is shown and not judged.
-    The log keeps an event until the machine starts again, so a reset of the GPU does not clear it:
-    reboot, and if it comes again, replace the part. A log that can't be read is an error, and a
-    damaged one can show a fault and never that there is none; one that does not begin with the boot
-    says so, and is judged from where it begins.
+    what to do. A driver that did not load or does not know its device, a kernel warning in one, a
+    task that hangs or a processor that is held up may be the set-up's, a disk's or the host's of a
+    virtual machine: they leave the node undecided. What may have a harmless cause, as Xids of a
+    program have, is shown and not judged. The log keeps an event until the machine starts again, so
+    a reset of the GPU does not clear it: reboot, and if it comes again, replace the part. A log that
+    can't be read is an error. One that is damaged, or does not begin with the boot, can show a fault
+    and never that there is none: let the journal be read too (/var/log/journal), or reboot.
     """
     _judged(result, measure, "fatal events")
     measure(
@@ -44,6 +55,17 @@ def test_events(result: Result, measure: Measure) -> None:
         result["first_at"],
         unit="s after boot",
         detail="; ".join([f"read from {result['source']}", *result["notes"]]),
+    )
+    measure(
+        "log reaches back to the boot",
+        int(result["complete"]),
+        at_least=int(limits.whole),
+        cause=Cause.ENVIRONMENT,
+        detail=(
+            f"its first line is of {result['first_at']:.0f} s after boot: older ones were pushed out "
+            f"or cleared; {'; '.join(result['notes']) or 'nothing else was read'}: let the node's "
+            "/var/log/journal be read, or reboot the node and test again"
+        ),
     )
 
 
@@ -109,7 +131,7 @@ def _judged(result: Result, measure: Measure, name: str) -> None:
         result["damaged"],
         at_most=0,
         cause=Cause.ENVIRONMENT,
-        detail=f"{notes}: give the container CAP_SYSLOG, so that the kernel's own memory is read",
+        detail=f"{notes}: give the container CAP_SYSLOG, so that the kernel's own memory is read, or reboot the node",
     )
 
 

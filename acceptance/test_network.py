@@ -44,7 +44,8 @@ class LinkLimits:
 @check(
     "node.ethernet.links",
     kinds=(DeviceKind.NODE,),
-    remedy=Remedy.REBOOT,
+    remedy=Remedy.RETEST,
+    cause=Cause.ENVIRONMENT,
     limits=LinkLimits,
     work=Work(call="nodeproof.probes.ethernet:interfaces", deadline_s=60),
     plant=(
@@ -61,8 +62,9 @@ def test_ethernet_links(result: Result, measure: Measure, limits: LinkLimits) ->
 
     Judged are those that the spec names or counts; one that is switched on without a link and that
     nobody expects is shown. Usual cause: a cable, a transceiver or the switch; a speed below its
-    kind, the same. A speed that the driver does not tell, as of a virtual card, is no speed of zero.
-    A reboot seldom helps.
+    kind, the same. All of them may be at the far end, and show on every node of a switch at once, so
+    they blame no hardware. A speed that the driver does not tell, as of a virtual card, is no speed
+    of zero. A reboot seldom helps.
     """
     interfaces = result["interfaces"]
     silent = [_card(i) for i in interfaces if i["up"] is None]
@@ -70,7 +72,6 @@ def test_ethernet_links(result: Result, measure: Measure, limits: LinkLimits) ->
         "interfaces without a state",
         len(silent),
         at_most=0,
-        cause=Cause.ENVIRONMENT,
         detail=f"{_listed(silent)}: the driver does not answer in /sys: see dmesg",
     )
     physical = [i for i in interfaces if i["physical"]]
@@ -81,7 +82,6 @@ def test_ethernet_links(result: Result, measure: Measure, limits: LinkLimits) ->
             "links",
             len(linked),
             at_least=limits.expected,
-            cause=Cause.HARDWARE if dark else Cause.ENVIRONMENT,
             detail=f"without a link: {_listed(_card(i) for i in physical if not i['carrier'])}",
         )
     else:
@@ -104,20 +104,15 @@ def _measure_interfaces(
         "without a link",
         len(dark) + len(missing),
         at_most=0,
-        # Somebody switched it off, or it has another name: that is no fault of the card.
-        cause=Cause.HARDWARE if any(i["up"] for i in dark) else Cause.ENVIRONMENT,
         detail=f"{_listed(_card(i) for i in dark)}; not there: {_listed(missing)}",
     )
     linked = [i for i in data if i["carrier"]]
     if limits.mbs > 0 and linked:
         slow = [i for i in linked if i["speed_mbs"] is not None and i["speed_mbs"] < limits.mbs]
         unknown = [i for i in linked if i["speed_mbs"] is None]
-        for said, those, cause in (
-            ("slow", slow, Cause.HARDWARE),
-            ("of unknown speed", unknown, Cause.ENVIRONMENT),
-        ):
+        for said, those in (("slow", slow), ("of unknown speed", unknown)):
             detail = _listed(f"{_card(i)} {i['speed_mbs']} Mb/s" for i in those)
-            measure(said, len(those), at_most=0, cause=cause, detail=detail)
+            measure(said, len(those), at_most=0, detail=detail)
 
 
 def _card(interface: Mapping[str, Any]) -> str:
@@ -157,7 +152,8 @@ class ErrorLimits:
 @check(
     "node.network.errors",
     kinds=(DeviceKind.NODE,),
-    remedy=Remedy.REPLACE,
+    remedy=Remedy.RETEST,
+    cause=Cause.ENVIRONMENT,
     limits=ErrorLimits,
     work=Work(
         call="nodeproof.probes.nic_counters:growth",
@@ -167,13 +163,14 @@ class ErrorLimits:
     ),
     plant=altered(
         *("link losses", "interface losses", "link errors", "EFA errors"),
-        *("counters that went back", "adapters gone", "ports without counters"),
+        *("counters that went back", "adapters gone", "counters gone", "ports without counters"),
         grown=[
             {"where": "planted", "counter": name, "by": 1 << 40, "now": 1 << 40}
             for name in ("link_downed", "carrier_down_count", "symbol_error", "cmds_err")
         ],
         went_back=["planted/link_downed"],
         gone=["planted"],
+        unread=["planted/link_downed"],
         mute=["planted"],
     ),
 )
@@ -183,32 +180,32 @@ def test_network_errors(result: Result, measure: Measure, limits: ErrorLimits) -
     Read before the first check and after the last, for every RDMA port, EFA device and interface
     on the bus: losses and recoveries of the link, symbol and integrity errors, work that EFA could
     not do. Usual cause of a lost link on one port: its cable or transceiver, which a reboot does
-    not help; on all ports at once, the switch, which is no fault of the node. Single errors of a
-    fast link can be within its specification or come from the other end, so they ask for another
-    test and blame nobody. Congestion (discards, retransmissions) is shown and not judged. A counter
-    that stood at its top says nothing, and is named.
+    not help; on all ports at once, or on one port of every node, the switch. Both ends count the
+    same loss, so it asks for another test and blames nobody, and so do single errors of a fast link,
+    which can be within its specification. Congestion (discards, retransmissions) is shown and not
+    judged. A counter that stood at its top says nothing, and is named; a port all of whose counters
+    stood there, or could not be read twice, was not watched (reset them: perfquery -R).
     """
     grown = result["grown"]
-    lost = {g["where"] for g in grown if g["counter"] in _LOSSES}
-    shared = len(result["ports"]) > 1 and lost >= set(result["ports"])
-    for said, names, most, cause in (
-        ("link losses", _LOSSES, limits.losses, Cause.ENVIRONMENT if shared else None),
-        ("interface losses", _CARRIER, limits.losses, Cause.ENVIRONMENT),
-        ("link errors", _ERRORS, limits.errors, Cause.ENVIRONMENT),
-        ("EFA errors", _OF_EFA, 0, Cause.ENVIRONMENT),
+    for said, names, most in (
+        ("link losses", _LOSSES, limits.losses),
+        ("interface losses", _CARRIER, limits.losses),
+        ("link errors", _ERRORS, limits.errors),
+        ("EFA errors", _OF_EFA, 0),
     ):
         those = [g for g in grown if g["counter"] in names]
         by_port = Counter[str]()
         for each in those:
             by_port[each["where"]] += each["by"]
         detail = _listed(f"{g['where']}: {g['by']} {g['counter']}" for g in those)
-        measure(said, max(by_port.values(), default=0), at_most=most, cause=cause, detail=detail)
+        measure(said, max(by_port.values(), default=0), at_most=most, detail=detail)
     for said, where in (
         ("counters that went back", result["went_back"]),
         ("adapters gone", result["gone"]),
+        ("counters gone", result["unread"]),
         ("ports without counters", result["mute"]),
     ):
-        measure(said, len(where), at_most=0, cause=Cause.ENVIRONMENT, detail=_listed(where))
+        measure(said, len(where), at_most=0, detail=_listed(where))
     top = f"at their top, so not known: {_listed(result['at_top'])}"
     measure("counters compared", result["compared"], detail=top)
     for each in grown:

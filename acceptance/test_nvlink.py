@@ -20,7 +20,10 @@ from nodeproof.checks import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """What the product has. Without a number, as many and as fast as the node's other GPUs have."""
+    """What the product has. Without a number, as many and as fast as the node's other GPUs have.
+
+    Behind switches all of a GPU's links are up, and on a board that is made for links some are.
+    """
 
     active: int | None = None  # links
     speed_mbs: float | None = None  # MB/s of one link, as the driver counts: 26562 on Hopper
@@ -38,10 +41,12 @@ _ROUNDING = 0.01  # of a speed that the driver tells
     plant=altered(
         "links missing",
         "slowest link",
+        "links of unknown speed",
         active=-1,
         links=[
             {"link": 0, "active": True, "speed_mbs": 100, "end": None},
             {"link": 1, "active": True, "speed_mbs": -1, "end": None},
+            {"link": 2, "active": True, "speed_mbs": None, "end": None},
         ],
     ),
 )
@@ -50,12 +55,13 @@ def test_links(result: Result, peers: Results, measure: Measure, limits: LinkLim
 
     How many there are is a matter of the product, and links that are down by design (a PCIe card
     without a bridge) are no fault, so a spec gives the number; without one the GPUs of the node are
-    held against each other. One GPU that is short where another is not is at fault itself; where
+    held against each other, and where there are NVSwitches, against all links that they tell of. A
+    product that is made for NVLink and has none up beside other GPUs is not judged sound. One GPU that is short where another is not is at fault itself; where
     several are short, or all, a link between them, a switch or the spec may be, and nobody is
     blamed. Look for Xid 74 and 144 to 150 and for SXids; a reset of all GPUs trains the links anew.
     """
     active = [result["active"], *(other["active"] for _, other in peers)]
-    expected = max(active[1:], default=0) if limits.active is None else limits.active
+    expected = _expected(result, peers) if limits.active is None else limits.active
     down = [row["link"] for row in result["links"] if not row["active"]]
     measure(
         "links missing",
@@ -83,6 +89,26 @@ def test_links(result: Result, peers: Results, measure: Measure, limits: LinkLim
             cause=None if alone else Cause.ENVIRONMENT,
             detail=f"of {sorted(set(own)) or 'none that tells its speed'}; the fastest of the node has {fastest}",
         )
+    silent = [r["link"] for r in result["links"] if r["active"] and r["speed_mbs"] is None]
+    measure(
+        "links of unknown speed",
+        len(silent),
+        at_most=0 if own else None,
+        cause=Cause.ENVIRONMENT,
+        detail=f"{silent} are up and do not tell their speed, as the others do: test again, and reset the GPU if it stays",
+    )
+
+
+def _expected(result: Result, peers: Results) -> int:
+    """How many links have to be up without a word of the spec."""
+    everyone = [result, *(other for _, other in peers)]
+    most: int = max((one["active"] for one in everyone[1:]), default=0)
+    switched = any(row["end"] == "switch" for one in everyone for row in one["links"])
+    if result["switches"] or (switched and peers):
+        return max(most, len(result["links"]), 1)
+    # A single GPU has nobody at the other end, and may have been given out without its links.
+    alone = not peers or any(one["active"] for one in everyone)
+    return most if alone else int(result["built_in"] or 0)
 
 
 def _speeds(result: Result) -> list[float]:

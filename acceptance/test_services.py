@@ -97,7 +97,7 @@ def test_needed(result: Result, measure: Measure, limits: ServiceLimits) -> None
     Judged are the services that the spec names, and the fabric manager wherever there are
     NVSwitches on the bus. Start the one that is missing and read its journal; a fabric manager has
     to be of the driver's version. A service that can't be seen, as in a container with process
-    numbers of its own, is not called absent: one that the spec names is then not judged.
+    numbers of its own, is not called absent: where one that is needed is hidden, none is judged.
     """
     states, implied = result["states"], result["implied"]
     needed = limits.needed.split()
@@ -116,7 +116,7 @@ def test_needed(result: Result, measure: Measure, limits: ServiceLimits) -> None
         detail=f"{', '.join(missing)}: start it, and read its journal",
     )
     _measure_toolkit(result, measure, limits)
-    hidden = [name for name in needed if states[name] == "not visible"]
+    hidden = [name for name in wanted if states[name] == "not visible"]
     if hidden and not missing:
         raise CannotMeasure(
             f"not visible from here: {', '.join(hidden)}; give the pod hostPID, or mount the node's "

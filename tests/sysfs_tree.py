@@ -48,6 +48,7 @@ class Machine:
         self.root = root
         for name in ("bus/pci/devices", "class/net"):
             (root / "sys" / name).mkdir(parents=True)
+        self.interface("lo", kind=772, losses=0)
 
     def put(self, path: str, text: object) -> Path:
         file = self.root / path

@@ -228,14 +228,47 @@ def test_what_did_not_test_the_node_leaves_it_unjudged(dcgmi, text, status, stat
         "",
     ],
 )
-def test_a_host_engine_that_is_not_running_matters_where_it_is_required(dcgmi, text):
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize(("check", "work"), [(DIAG, dcgm.diag), (HEALTH, dcgm.health)])
+def test_a_host_engine_that_does_not_answer_leaves_the_node_unjudged(
+    dcgmi, check, work, required, text
+):
     dcgmi.says(text, status=235)
-    result = dcgm.diag(dcgmi.context())
+    result = work(dcgmi.context())
     assert result["state"] == "unreachable"
-    assert judged(DIAG, result)[0].outcome is Outcome.PASS
-    judgement, _ = judged(DIAG, result, REQUIRED)
-    assert judgement.cause is Cause.ENVIRONMENT
+    judgement, _ = judged(check, result, spec_of(check).limits(required=required))
+    assert (judgement.outcome, judgement.cause) == (Outcome.ERROR, Cause.ENVIRONMENT)
     assert "start it" in judgement.summary
+
+
+def test_a_host_engine_that_dies_during_the_diagnostic_is_no_pass(dcgmi):
+    text = styled(refused("Host engine connection invalid/disconnected."))
+    for said in (text, styled(v4({"software": ["Pass", "Pass"]})) + text):
+        dcgmi.says(said, status=235)
+        judgement, _ = judged(DIAG, dcgm.diag(dcgmi.context()))
+        assert (judgement.outcome, judgement.cause) == (Outcome.ERROR, Cause.ENVIRONMENT)
+
+
+def test_no_dcgm_at_all_matters_where_it_is_required(dcgmi):
+    for check, work in ((DIAG, dcgm.diag), (HEALTH, dcgm.health)):
+        result = work(dcgmi.context())
+        assert result["state"] == "absent"
+        assert judged(check, result)[0].outcome is Outcome.PASS
+        told = judged(check, result, spec_of(check).limits(required=True))[0]
+        assert (told.outcome, told.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+
+
+def test_watches_are_no_business_of_the_diagnostic(dcgmi):
+    dcgmi.says("Error: Health watches not enabled. Please enable watches. \n", status=253)
+    assert judged(DIAG, dcgm.diag(dcgmi.context()))[0].outcome is Outcome.ERROR
+
+
+def test_a_grade_of_fail_without_a_failed_test_is_no_pass(dcgmi):
+    dcgmi.says(styled(v4({"software": ["Pass", "Pass"]})))
+    result = {**dcgm.diag(dcgmi.context()), "grade": "fail", "why": "ECC is off"}
+    judgement, broken = judged(DIAG, result)
+    assert (judgement.outcome, list(broken)) == (Outcome.FAIL, ["failures of the set-up"])
+    assert "ECC is off" in judgement.summary
 
 
 def test_a_command_that_can_not_be_started_is_no_pass(dcgmi):

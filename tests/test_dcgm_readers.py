@@ -103,6 +103,28 @@ def test_the_summary_of_a_test_is_no_result_beside_those_that_it_sums_up():
     assert results_of(of_json(document)) == [("memory", None, "fail")]
 
 
+@pytest.mark.parametrize(
+    ("summary", "each", "grade"),
+    [
+        ("Warn", ["Pass", "Pass"], Grade.WARN),
+        ("Skip", ["Pass", "Pass"], Grade.WARN),
+        ("Fail", ["Pass", "Warn"], Grade.FAIL),
+        ("Error", ["Pass", "Pass"], Grade.ERROR),
+        ("", ["Pass", "Pass"], Grade.ERROR),
+        (None, ["Pass", "Pass"], Grade.ERROR),
+        ("Pass", ["Pass", "Pass"], Grade.PASS),
+        ("Pass", ["Pass", "Warn"], Grade.WARN),
+    ],
+)
+def test_a_summary_that_is_worse_than_all_that_it_sums_up_is_what_counts(summary, each, grade):
+    document = v4({"memory": each})
+    category = document["DCGM Diagnostic"]["test_categories"][0]
+    category["tests"][0]["test_summary"] = {"status": summary}
+    reading = of_json(document)
+    assert reading.grade is grade
+    assert len(reading.fields["tests"]) == 2
+
+
 def test_other_entities_are_no_gpus():
     document = v4({"memory": ["Pass", "Pass"]})
     results = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"]
@@ -259,6 +281,17 @@ def test_a_result_in_several_rows_is_one_test():
         ((HARDWARE, row("GPU Memory", "Pass - All"), row("Pulse Test", "Skip - All")), "warn"),
         ((HARDWARE, row("GPU Memory", "Warn - GPU: 1")), "warn"),
         ((HARDWARE, row("memory", "Not Run")), "error"),
+        ((HARDWARE, row("memory", "Pass - All"), message("Error", "Found 3 faulty")), "fail"),
+        (
+            (
+                HARDWARE,
+                row("memory", "Pass"),
+                row("", "GPU0: Pass"),
+                row("", "GPU1: Pass"),
+                message("Error: GPU1", "Found 3 faulty"),
+            ),
+            "fail",
+        ),
         ((HARDWARE, row("memory", "Pass"), message("Warning", "Couldn't allocate 75%")), "error"),
         ((), "error"),
     ],

@@ -29,6 +29,10 @@ def under_load(*samples):
         ([(16, 4, 4)], pcie.GenerationLimits(generation=5), Cause.CONFIG),
         ([(8, 5, 5), (16, 5, 5)], pcie.GenerationLimits(width=16), Cause.HARDWARE),
         ([(None, None, None)], None, Cause.ENVIRONMENT),
+        ([(16, 1, None)], None, Cause.ENVIRONMENT),
+        ([(16, 1, None)], pcie.GenerationLimits(told=False), None),
+        ([(16, 5, None)], pcie.GenerationLimits(generation=5), None),
+        ([(16, 1, None)], pcie.GenerationLimits(generation=5), Cause.CONFIG),
         ([], None, Cause.ENVIRONMENT),
         ([], pcie.GenerationLimits(told=False), None),
     ],
@@ -38,6 +42,10 @@ def under_load(*samples):
         "another slot",
         "narrow once",
         "not told",
+        "of nothing to compare",
+        "hidden what it could be",
+        "as the spec says",
+        "less than the spec says",
         "no sample",
         "hidden",
     ],
@@ -52,7 +60,7 @@ def test_the_best_generation_and_the_least_width_count(samples, limits, cause):
     "limits",
     [None, pcie.GenerationLimits(generation=5, width=16), pcie.GenerationLimits(told=False)],
 )
-@pytest.mark.parametrize("samples", [[(16, 5, 5)], []])
+@pytest.mark.parametrize("samples", [[(16, 5, 5)], [(16, 1, None)], []])
 def test_each_limit_is_broken_by_one_of_the_planted_faults(samples, limits):
     answer, spec = under_load(*samples), spec_of(CHECK)
 

@@ -6,12 +6,17 @@ import pytest
 
 from nodeproof.acceptance import test_nvlink as nvlink
 from nodeproof.model import Cause, Outcome, Remedy
+from tests.standin.build import judged, put_gpu
 from tests.standin.node import standing
 
 LINKS = "nodeproof.probes.nvlink:links"
 FABRIC = "nodeproof.probes.nvlink:fabric"
 HOPPER = nvlink.LinkLimits(active=18, speed_mbs=26562)
 NOT_ONE = "\n".join(f"nvmlDeviceGetNvLinkState/{link}=0" for link in range(18))
+TWELVE = "\n".join(f"nvmlDeviceGetNvLinkState/{link}=0" for link in range(12, 18))
+BRIDGES = "\nnvmlDeviceGetNvLinkRemoteDeviceType=0"
+CARDS = "\nnvmlDeviceGetName=NVIDIA H100 PCIe"
+OF_A_SITE = "\nnvmlDeviceGetName=NVIDIA Z900-SXM9-1TB"
 SAID = "nvmlDeviceGetGpuFabricInfoV@0"
 
 
@@ -59,7 +64,12 @@ def test_a_gpu_that_tells_one_speed_for_all_its_links_is_taken_at_that(node):
             Cause.ENVIRONMENT,
         ),
         (NOT_ONE, HOPPER, Cause.ENVIRONMENT),
-        (NOT_ONE, None, None),
+        (NOT_ONE, None, Cause.ENVIRONMENT),
+        (NOT_ONE + OF_A_SITE, None, Cause.ENVIRONMENT),
+        (NOT_ONE + CARDS, None, None),
+        (NOT_ONE, nvlink.LinkLimits(active=0), None),
+        (TWELVE, None, Cause.ENVIRONMENT),
+        (TWELVE + BRIDGES, None, None),
         ("", nvlink.LinkLimits(active=24), Cause.ENVIRONMENT),
         ("", nvlink.LinkLimits(active=12), None),
     ],
@@ -69,7 +79,12 @@ def test_a_gpu_that_tells_one_speed_for_all_its_links_is_taken_at_that(node):
         "all short alike",
         "two ends short",
         "none at all",
+        "no spec and none at all",
+        "no spec, none at all and a board that nobody knows",
         "cards without a bridge",
+        "a spec of none",
+        "no spec and all short behind switches",
+        "no spec and all alike without switches",
         "spec of another product",
         "more than expected",
     ],
@@ -81,6 +96,44 @@ def test_a_missing_link_blames_a_gpu_only_with_a_witness(node, said, limits, cau
     assert judgement.cause is cause
     if cause:
         assert "links missing" in broken
+
+
+@pytest.mark.parametrize(("bus", "told"), [(["switch"], 18), (["other"], 0), ([], None)])
+def test_switches_on_the_bus_ask_for_links_also_of_a_card(node, tmp_path, bus, told):
+    """By the bus of a machine of files: the driver's own answers say of no switch."""
+    for kind in bus:
+        made = {"switch": "0x068000", "other": "0x020000"}[kind]
+        put_gpu(tmp_path, "0000:c1:00.0", kind=made)
+    node.says("hgx-h100", also=NOT_ONE + CARDS)
+    answer = node.answer(LINKS, host_root=tmp_path)
+    assert answer["switches"] == {None: None, 18: 1, 0: 0}[told]
+    judgement, broken = judged(nvlink.test_links, answer)
+    assert judgement.cause is (Cause.ENVIRONMENT if told else None)
+    assert (broken["links missing"].value if told else 0) == (told or 0)
+
+
+def test_a_gpu_that_was_given_out_alone_is_not_asked_for_links(node):
+    node.says("hgx-h100", also=NOT_ONE)
+    assert judged(nvlink.test_links, node.answer(LINKS))[0].outcome is Outcome.PASS
+
+
+def test_one_link_of_unknown_speed_beside_known_ones_is_no_pass(node):
+    node.says(
+        "hgx-h100",
+        also="nvmlDeviceGetFieldValues@0/164/7=error:3\nnvmlDeviceGetFieldValues/90=error:3",
+    )
+    for limits in (None, HOPPER):
+        judgement, broken = node.judged(nvlink.test_links, limits=limits)
+        assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["links of unknown speed"])
+        assert node.judged(nvlink.test_links, gpu=1, limits=limits)[0].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("limits", [None, HOPPER, nvlink.LinkLimits(active=0)])
+@pytest.mark.parametrize("product", ["hgx-h100", "gb200", "l40s", "t4"])
+def test_each_limit_of_the_links_is_broken_by_a_planted_fault(node, product, limits):
+    node.says(product)
+    told = node.selftest(nvlink.test_links, limits=limits)
+    assert told.caught, told.summary
 
 
 def test_no_nvlink_where_the_spec_expects_it_is_no_pass(node):

@@ -152,6 +152,8 @@ def test_a_gpu_without_ecc_has_none_of_its_counters_and_passes(node):
     ("said", "limits", "breaks"),
     [
         ("0 0", None, ["ECC other than expected"]),
+        ("0 0\nnvmlDeviceGetDefaultEccMode=error:3", None, ["ECC other than expected"]),
+        ("1 1\nnvmlDeviceGetDefaultEccMode=error:3", None, []),
         ("1 0", None, ["ECC waits for a reset"]),
         ("0 1", None, ["ECC other than expected", "ECC waits for a reset"]),
         ("0 0", memory.EccLimits(on=False), []),

@@ -203,6 +203,21 @@ def test_a_narrow_link_is_the_gpus_fault_where_both_ends_could_do_more(
     assert list(broken) == (["width"] if cause else [])
 
 
+@pytest.mark.parametrize(
+    ("limits", "cause"),
+    [
+        (None, Cause.ENVIRONMENT),
+        (state.LinkLimits(width=16), Cause.CONFIG),
+        (state.LinkLimits(width=1), None),
+        (state.LinkLimits(told=False), None),
+    ],
+)
+def test_a_width_of_one_lane_is_no_pass_where_nobody_says_what_it_could_be(node, limits, cause):
+    said = "nvmlDeviceGetCurrPcieLinkWidth=1\nnvmlDeviceGetMaxPcieLinkWidth=error:3"
+    node.says("hgx-h100", also=said)
+    assert node.judged(state.test_pcie_link, limits=limits)[0].cause is cause
+
+
 def test_a_link_that_nobody_tells_of_is_no_pass_unless_the_spec_allows_it(node):
     node.says("hgx-h100", also="nvmlDeviceGetCurrPcieLinkWidth=error:3")
     judgement, _ = node.judged(state.test_pcie_link)

@@ -146,16 +146,47 @@ def test_a_line_of_a_program_is_no_event(answer):
     assert result["events"] == []
 
 
-def test_a_log_that_does_not_reach_back_is_judged_from_where_it_begins_and_says_so(answer):
-    result = answer(SINCE_BOOT, line("usb: ready", 900.0))
-    judgement, _ = judged(suite.test_events, result)
-    assert judgement.outcome is Outcome.PASS
-    assert (result["complete"], result["first_at"]) == (False, 900.0)
-    assert any("journal" in note for note in result["notes"])
+def test_a_log_that_does_not_reach_back_can_condemn_and_cannot_acquit(answer):
+    result = answer(SINCE_BOOT, line("usb: ready", 50000.0))
+    judgement, broken = judged(suite.test_events, result)
+    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+    assert list(broken) == ["log reaches back to the boot"]
+    assert (result["complete"], result["first_at"]) == (False, 50000.0)
+    assert "50000 s after boot" in judgement.summary
+    assert "/var/log/journal" in judgement.summary
+    told = suite.EventLimits(whole=False)
+    assert judged(suite.test_events, result, told)[0].outcome is Outcome.PASS
     judgement, _ = judged(
         suite.test_events, answer(SINCE_BOOT, line("usb: ready", 900.0) + line(LOST, 901.0))
     )
-    assert judgement.outcome is Outcome.FAIL
+    assert judgement.cause is Cause.HARDWARE
+
+
+@pytest.mark.parametrize("limits", [None, suite.EventLimits(whole=False)])
+@pytest.mark.parametrize("more", ["", line("usb: ready", 900.0), line(LOST)])
+def test_each_limit_of_the_log_is_broken_by_a_planted_fault(answer, limits, more):
+    log = (BOOT if "usb" not in more else "") + more
+    bounded = judged(suite.test_events, answer(SINCE_BOOT, log), limits)[0].bounded
+    broken = set()
+    for plant in spec_of(suite.test_events).plants:
+        result = answer(SINCE_BOOT, log, **plant.args)
+        result = plant.alter(result) if plant.alter else result
+        broken |= judged(suite.test_events, result, limits)[0].broken
+    assert bounded <= broken
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INFO: task systemd-udevd:412 blocked for more than 120 seconds.",
+        "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [kworker/3:1:77]",
+    ],
+)
+def test_a_task_that_hangs_or_a_processor_that_is_held_up_condemns_no_hardware(answer, text):
+    result = answer(SINCE_BOOT, BOOT + line(text))
+    judgement, broken = judged(suite.test_events, result)
+    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+    assert list(broken) == ["events of the set-up"]
 
 
 def test_a_damaged_log_can_condemn_and_cannot_acquit(answer, tmp_path):

@@ -64,6 +64,46 @@ def test_the_gate_decides_by_the_log_and_what_it_knows(lines, context, grade):
     assert (got.grade, bool(got.why)) == (grade, True)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dmesg: read kernel buffer failed: Operation not permitted",
+        "-- No entries --",
+        "No journal files were opened due to insufficient permissions.",
+        "bash: dmesg: command not found",
+        "All is well with this node.",
+        "hello",
+        "Feb 12 09:18:44 gpu-node-1 cron[77]: job done",
+        "[2026-02-24 07:19:02] request served",
+    ],
+)
+def test_a_text_in_which_the_kernel_does_not_speak_is_an_error(text):
+    got = kernel_log.read(f"{text}\n".encode(), {})
+    assert (got.grade, got.fields["events"]) == ("error", [])
+
+
+@pytest.mark.parametrize(
+    ("host", "node", "grade"),
+    [
+        ("localhost", "gpu-node-1", "fail"),
+        ("GPU-NODE-1", "gpu-node-1", "fail"),
+        ("10.0.0.7", "ip-10-0-0-7", "fail"),
+        ("10.0.0.7", "10.0.0.7", "fail"),
+        ("10.0.0.7", "10.9.9.9", "pass"),
+        ("gpu-node-1", "10.0.0.7", "fail"),
+        ("gpu-node-2.a.example", "GPU-NODE-1.a.example", "pass"),
+    ],
+)
+def test_a_line_counts_unless_it_is_certainly_another_nodes(host, node, grade):
+    text = f"Feb 1 00:00:00 {host} kernel: {XID}79, lost\n"
+    assert kernel_log.read(text.encode(), {"node": node}).grade == grade
+
+
+@pytest.mark.parametrize(("end", "grade"), [("", "warn"), ("\n", "pass")])
+def test_a_code_at_the_end_of_the_text_may_be_the_start_of_another(end, grade):
+    assert kernel_log.read(f"{XID}14{end}".encode(), {}).grade == grade
+
+
 def test_the_reason_names_what_where_and_what_to_do():
     why = kernel_log.read(f"[ 1.000000] {XID}79, lost\n".encode(), {}).why
     assert all(word in why for word in ("xid 79", "0000:3b:00.0", "reboot"))
@@ -98,8 +138,25 @@ def test_a_fabric_manager_without_switches_is_a_fault_where_there_have_to_be_som
     assert fabricmanager_log.read(text, context).grade == grade
 
 
-def test_an_empty_log_of_the_fabric_manager_is_an_error():
-    assert fabricmanager_log.read(b"\n", {}).grade == "error"
+@pytest.mark.parametrize(
+    "text", ["", "hello", "-- No entries --", "bash: nv-fabricmanager: command not found"]
+)
+def test_what_is_no_log_of_the_fabric_manager_is_an_error(text):
+    assert fabricmanager_log.read(f"{text}\n".encode(), {}).grade == "error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu systemd[1]: Failed to start NVIDIA fabric manager service.",
+        "gpu systemd[1]: nvidia-fabricmanager.service: Main process exited, code=exited, status=1/FAILURE",
+        "gpu systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
+    ],
+)
+def test_a_fabric_manager_that_did_not_start_is_one_event(text):
+    got = fabricmanager_log.read(f"Jan 14 03:12:45 {text}\n".encode() * 2, {})
+    assert (got.grade, len(got.fields["events"])) == ("warn", 1)
+    assert "count" not in got.fields["events"][0]
 
 
 SITE = """

@@ -71,6 +71,29 @@ KERNELS = {  # layout to the prefix, and the uptime that it gives
     "coloured": ("\x1b[32m[ 1234.500000] \x1b[0m", 1234.5),
     "literal dots": ("[...] ", None),
     "bare": ("", None),
+    "blanks in front": (" \t[ 1234.500000] ", 1234.5),
+    "ctime with difference": ("[Fri Jan 16 10:02:51 2026 <    0.000123>] ", None),
+    "iso with difference": ("[2026-03-02T12:44:31,902245+01:00 <    0.000123>] ", None),
+    "difference alone": ("[<    0.000123>] ", None),
+    "journal, full, another zone": ("Tue 2026-01-27 22:14:31 CET gpu-node-1 kernel: ", None),
+    "journal, full, numbered zone": ("Tue 2026-01-27 22:14:31 -03 gpu-node-1 kernel: ", None),
+    "syslog, RFC 5424 with data": (
+        '<3>1 2026-01-27T22:14:31.1Z gpu-node-1 kernel - - [meta@1 a="]"][b@1] ',
+        None,
+    ),
+    "syslog, year in front": ("2026 Mar 11 02:40:17 gpu-node-1 kernel: ", None),
+    "syslog, IPv6": ("Feb 12 09:18:44 fe80::1 kernel: ", None),
+    "syslog, colon in the host": ("Feb 12 09:18:44 gpu:1 kernel: ", None),
+    "syslog, bracketed address": ("Feb 12 09:18:44 [192.0.2.1] kernel: ", None),
+    "selector in angles": ("<kern.err> ", None),
+    "selector": ("kern.err gpu-node-1 kernel: ", None),
+    "remote shell": ("gpu-node-1: [ 1234.500000] ", 1234.5),
+    "compose": ("gpu-node-1  | [ 1234.500000] ", 1234.5),
+    "search over files": ("/var/log/kern.log:12:Feb 12 09:18:44 gpu-node-1 kernel: ", None),
+    "serial console": ("gpu-node-1 login: [ 1234.500000] ", 1234.5),
+    "container, CRI": ("2026-03-11T02:40:17.003999999Z stdout F [ 1234.500000] ", 1234.5),
+    "journal, export": ("MESSAGE=", None),
+    "byte order mark": ("\ufeff[ 1234.500000] ", 1234.5),
 }
 PROGRAMS = {
     "decoded, user": "user  :err   : 2026-03-02T12:44:31,902245+00:00 ",
@@ -114,13 +137,81 @@ def test_a_record_of_several_lines_is_read_as_such(joint):
 
 
 XID = MESSAGES["xid"][0]
+STAMPED = f"[ 1.000000] usb 1-1: new\n[ 2.000000] {XID}\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        STAMPED.encode("utf-16"),
+        STAMPED.encode("utf-16-le"),
+        STAMPED.encode("utf-16-be"),
+        STAMPED.encode("utf-8-sig"),
+        STAMPED.replace("\n", "\r").encode(),
+        (json.dumps({"log": f"[ 2.000000] {XID}\n", "stream": "stdout"}) + "\n").encode(),
+    ],
+)
+def test_the_bytes_of_a_log_may_have_been_changed_on_the_way(data):
+    got = kernel_log.read(data, {})
+    assert [(e["code"], e["at"], e["text"]) for e in got.fields["events"]] == [(79, 2.0, XID)]
+
+
+@pytest.mark.parametrize(
+    ("line", "grade"),
+    [
+        (f"@@ what nobody knows {XID}", "warn"),
+        (f"[ 1.000000] usb 1-1: ne[ 1.000001] {XID}", "warn"),
+        (f"progress\r[ 1.000000] {XID}", "warn"),
+        (f"[probe] [CRITICAL] GPU-1: {XID}", "pass"),
+        (f'time="2026-01-01" level=warning msg="{XID}"', "pass"),
+        (f"Feb 12 09:18:44 gpu-node-1 agent[77]: {XID}", "pass"),
+    ],
+)
+def test_an_xid_behind_what_nobody_knows_is_no_pass(line, grade):
+    got = kernel_log.read(f"{line}\nusb 1-1: new\n".encode(), {})
+    assert (got.grade, got.fields["events"]) == (grade, [])
+
+
+VERBOSE = """Wed 2026-03-11 02:40:17.123456 CET [s=abc;i=1]
+    _TRANSPORT={}
+    MESSAGE={}
+"""
+EXPORT = b"__CURSOR=a\n_TRANSPORT=kernel\n__MONOTONIC_TIMESTAMP=1500000\nMESSAGE\n"
+
+
+@pytest.mark.parametrize(("transport", "grade"), [("kernel", "fail"), ("syslog", "pass")])
+def test_a_journal_as_fields_says_whose_each_record_is(transport, grade):
+    text = VERBOSE.format("kernel", "usb 1-1: new") + VERBOSE.format(transport, XID)
+    assert kernel_log.read(text.encode(), {}).grade == grade
+
+
+def test_a_journal_of_programs_alone_is_an_error():
+    assert kernel_log.read(VERBOSE.format("syslog", "hello").encode(), {}).grade == "error"
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_an_exported_message_stands_behind_its_length(lost):
+    body = f"usb 1-1: new\n{XID}".encode()
+    data = EXPORT + len(body).to_bytes(8, "little") + body[: len(body) - lost]
+    got = kernel_log.read(data + (b"" if lost else b"\n\n"), {})
+    assert got.grade == ("warn" if lost else "fail")
+    assert [e["at"] for e in got.fields["events"]] == ([] if lost else [1.5])
 
 
 def journal(*records):
     return journal_json.read("\n".join(json.dumps(r) for r in records).encode(), {})
 
 
-@pytest.mark.parametrize("message", [XID, list(XID.encode()), [XID, "and another value"]])
+@pytest.mark.parametrize(
+    "message",
+    [
+        XID,
+        list(XID.encode()),
+        [XID, "and another value"],
+        ["another value", list(XID.encode())],
+        [b - 256 if b > 127 else b for b in f"{XID} é".encode()],
+    ],
+)
 def test_a_record_of_the_journal_holds_text_bytes_or_several_values(message):
     got = journal({"_TRANSPORT": "kernel", "MESSAGE": message, "__MONOTONIC_TIMESTAMP": "1500000"})
     (event,) = got.fields["events"]
@@ -142,12 +233,27 @@ def test_a_record_of_a_program_is_no_event(record):
     assert (got.fields["events"], got.grade) == ([], "pass")
 
 
-def test_a_record_without_its_message_is_not_known_to_be_harmless():
+@pytest.mark.parametrize("message", [None, 7, True, {}, [78, 999], ["text", 7], [[78, "x"]]])
+def test_a_record_without_its_message_is_not_known_to_be_harmless(message):
     got = journal(
         {"_TRANSPORT": "kernel", "MESSAGE": "usb 1-1: new device"},
-        {"_TRANSPORT": "kernel", "MESSAGE": None},
+        {"_TRANSPORT": "kernel", "MESSAGE": message},
     )
     assert (got.grade, got.fields["facts"]) == ("warn", {"unreadable_records": 1})
+
+
+def test_a_journal_without_a_record_of_the_kernel_is_an_error():
+    assert journal({"_TRANSPORT": "stdout", "MESSAGE": "hello"}).grade == "error"
+
+
+def test_a_name_that_stands_twice_hides_no_message():
+    text = json.dumps({"_TRANSPORT": "kernel", "MESSAGE": XID})[:-1] + ', "MESSAGE": "fine"}'
+    assert journal_json.read(text.encode(), {}).grade == "fail"
+
+
+def test_a_journal_may_be_a_stream_of_events():
+    text = f"data: {json.dumps({'_TRANSPORT': 'kernel', 'MESSAGE': XID})}\n\n"
+    assert journal_json.read(text.encode(), {}).grade == "fail"
 
 
 @pytest.mark.parametrize("text", ["", "\n", "{}", "[]", "null", '{"a": 1}', XID, "{" * 100_000])

@@ -129,6 +129,27 @@ GRADES = {
         {"idle": False},
         "error",
     ),
+    "a set-up that came back with an error": (
+        START + DONE + P + "NCCL INFO init.cc:1932 -> 2\n" + P + "NCCL INFO group.cc:69 -> 2 [Async thread]\n",
+        {},
+        "error",
+    ),
+    "a call that came back with a remote error": (IB + DONE + P + "NCCL INFO src/enqueue.cc:99 -> 6\n", {}, "error"),
+    "a set-up that goes on": (IB + DONE + P + "NCCL INFO group.cc:131 -> 7\n", {}, "pass"),
+    "a way that was tried, and another taken": (IB + SETUP + DONE, {}, "pass"),
+    "a watchdog": (
+        START + DONE + "[rank0]:[E1130 10:00:01 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE) ran for 600002 ms\n",
+        {},
+        "error",
+    ),
+    "a watchdog that ended": (
+        START + DONE + "[PG 0 Rank 3] Process group watchdog thread terminated with exception: x\n",
+        {},
+        "error",
+    ),
+    "a program that crashed": (IB + DONE + "bash: line 1: 77 Bus error               (core dumped) ./train\n", {}, "error"),
+    "a command that failed": (IB + DONE, {"exit_status": 1}, "error"),
     "a setting that slows down": (
         IB + DONE + P + "init.cc:1 NCCL WARN NUMA auto balancing enabled which can lead to variability\n",
         {},

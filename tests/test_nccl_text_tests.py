@@ -72,6 +72,9 @@ def changed(old, new, count=1):
 BAD = {
     # a text, its context, the grade
     "wrong values by the footer": (changed("0 OK", "2 FAILED"), {}, "fail"),
+    "a number of wrong values that was cut to 32 bits": (changed("0 OK", "0 FAILED"), {}, "fail"),
+    "a number of wrong values that ran over": (changed("0 OK", "-7 FAILED"), {}, "fail"),
+    "wrong values that the footer calls OK": (changed("0 OK", "3 OK"), {}, "fail"),
     "wrong values by a row alone": (changed("33.61       0", "33.61      16"), {}, "fail"),
     "wrong values in place": (changed("33.93       0", "33.93  3.4e+07"), {}, "fail"),
     "wrong values in a run that was cut": (
@@ -88,6 +91,15 @@ BAD = {
     ),
     "below its own floor": (changed("179.1", "179.1 FAILED"), {}, "fail"),
     "an average that is no number": (changed("179.1", "nan"), {}, "error"),
+    "an average below zero": (changed("179.1", "-1"), {}, "error"),
+    "a bandwidth below zero": (changed("324.39  324.39", "-324.39  -324.39"), {}, "error"),
+    "a root that is no number": (HEAD + ROWS.replace("      -1 ", "     --1 ") + FOOT, {}, "warn"),
+    "what is expected told as text": (GOOD, {"exit_status": "1", "ranks_expected": "8"}, "error"),
+    "a rank missing in a list that is whole": (
+        changed("#  Rank  1", "#  Rank  0"),
+        {"gpus_expected": 2},
+        "error",
+    ),
     "a rank missing": (GOOD, {"ranks_expected": 8}, "error"),
     "a rank too many": (GOOD, {"ranks_expected": 1}, "error"),
     "a GPU missing": (GOOD, {"gpus_expected": 8}, "error"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sysfs_tree import INSTANCES, Machine, efa_address, instance, tool, working
 
 from nodeproof.acceptance import test_efa as efa
 from nodeproof.child import Loss, Lost, Raised
-from nodeproof.model import Cause, Outcome, Remedy
+from nodeproof.model import Cause, Outcome
 from nodeproof.probes import efa_witness
 from tests.standin.build import judged
 
@@ -80,17 +81,20 @@ def test_without_sysfs_nothing_is_judged(worker, tmp_path):
     assert "sys/bus/pci/devices" in reply.message
 
 
-def test_fewer_on_the_bus_than_expected_are_the_hardwares_fault(worker, tmp_path):
-    machine = instance(tmp_path / "m", "g6e.48xlarge", missing_on_bus=1)
-    judgement, broken = judged(efa.test_efa_devices, seen(worker, machine, expected=4), FOUR)
-    assert (judgement.cause, judgement.remedy) == (Cause.HARDWARE, Remedy.REPLACE)
-    assert efa_address(2) in broken["on the bus"].detail
-
-
-def test_none_at_all_were_never_attached(worker, tmp_path):
-    machine = instance(tmp_path / "m", "g6e.48xlarge", missing_on_bus=4)
-    judgement, broken = judged(efa.test_efa_devices, seen(worker, machine, expected=4), FOUR)
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [("p5.48xlarge", 1), ("p5.48xlarge", 28), ("g6e.48xlarge", 1), ("g6e.48xlarge", 4)],
+)
+def test_fewer_on_the_bus_than_expected_is_what_a_launch_template_can_say(
+    worker, lists, tmp_path, kind, missing
+):
+    count = INSTANCES[kind][0]
+    machine = instance(tmp_path / "m", kind, missing_on_bus=missing)
+    path = lists(names(machine)) if missing < count else ""
+    result = seen(worker, machine, expected=count, path=path)
+    judgement, broken = judged(efa.test_efa_devices, result, efa.EfaLimits(expected=count))
     assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["on the bus"])
+    assert "launch template" in broken["on the bus"].detail
 
 
 def test_more_than_expected_contradict_the_spec(worker, lists, tmp_path):
@@ -283,3 +287,9 @@ def test_a_file_of_sysfs_that_hangs_costs_its_deadline_and_is_named(worker, tmp_
     assert isinstance(reply, Lost)
     assert reply.how is Loss.DEADLINE
     assert "while reading EFA devices in /sys" in reply.text
+
+
+def test_a_shipped_spec_states_its_ports_or_says_that_it_does_not():
+    stated = ('"node.infiniband.ports"', 'node.efa.devices"', "not stated here", "rehearsal")
+    for spec in (files("nodeproof") / "specs").iterdir():
+        assert any(words in spec.read_text("utf-8") for words in stated), spec.name

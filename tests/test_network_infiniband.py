@@ -70,20 +70,60 @@ def test_a_whole_node_passes_and_every_bound_is_broken_by_a_plant(worker, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("state", "physical", "cause"),
+    ("state", "physical"),
     [
-        ("1: DOWN", "2: Polling", Cause.HARDWARE),
-        ("1: DOWN", "3: Disabled", Cause.ENVIRONMENT),
-        ("2: INIT", "5: LinkUp", Cause.ENVIRONMENT),  # no subnet manager
-        ("4: ACTIVE", "6: LinkErrorRecovery", Cause.HARDWARE),
+        ("1: DOWN", "2: Polling"),
+        ("1: DOWN", "3: Disabled"),
+        ("2: INIT", "5: LinkUp"),  # no subnet manager
+        ("4: ACTIVE", "6: LinkErrorRecovery"),
     ],
 )
-def test_a_data_port_that_is_not_up_is_named_and_blamed(worker, tmp_path, state, physical, cause):
+def test_a_data_port_that_is_not_up_is_named_and_blames_neither_end(
+    worker, tmp_path, state, physical
+):
     machine = dgx(tmp_path / "m", state=state, physical=physical)
     judgement, broken, _ = verdict(worker, machine, EIGHT)
-    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, cause)
+    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
     assert set(broken) == {"ports up", "data ports down"}
     assert "0000:50:00.0 mlx5_7 port 1" in broken["data ports down"].detail
+
+
+@pytest.mark.parametrize("limits", [EIGHT, ib.PortLimits(expected=8, gbs=400)])
+def test_a_switch_that_is_down_and_a_node_without_adapters_reject_nothing(worker, tmp_path, limits):
+    dark = Machine(tmp_path / "dark")
+    for n in range(8):
+        dark.mellanox(
+            f"0000:{0x18 + 8 * n:02x}:00.0", f"mlx5_{n}", state="1: DOWN", physical="2: Polling"
+        )
+    for machine in (dark, Machine(tmp_path / "none")):
+        judgement, broken, _ = verdict(worker, machine, limits)
+        assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+        assert broken["ports up"].value == 0
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_an_adapter_that_reads_all_ones_is_the_hardwares(worker, tmp_path, claimed):
+    machine = dgx(tmp_path / "m")
+    if not claimed:
+        (machine.root / "sys/class/infiniband/mlx5_3").unlink()
+    config = machine.root / "sys/bus/pci/devices/0000:30:00.0/config"
+    config.write_bytes(b"\xff" * 64)
+    judgement, broken, _ = verdict(worker, machine, EIGHT)
+    assert judgement.cause is Cause.HARDWARE
+    assert "0000:30:00.0" in broken["adapters off the bus"].detail
+
+
+@pytest.mark.parametrize("limits", [EIGHT, ib.PortLimits(expected=10, gbs=200)])
+def test_a_port_at_work_whose_rate_is_not_told_is_no_pass_where_a_rate_is_asked(
+    worker, tmp_path, limits
+):
+    machine = dgx(tmp_path / "m", rate="")
+    judgement, broken, _ = verdict(worker, machine, limits)
+    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+    assert "mlx5_7" in broken["ports up"].detail
+    assert ("data ports of unknown rate" in broken) == (limits is EIGHT)
+    without = ib.PortLimits(expected=10)
+    assert verdict(worker, machine, without)[0].outcome is Outcome.PASS
 
 
 def test_a_port_that_nobody_expects_may_be_down(worker, tmp_path):
@@ -104,7 +144,7 @@ def test_the_rate_and_lid_of_a_port_that_is_down_are_placeholders(worker, machin
 def test_a_data_port_below_its_rate_is_named(worker, tmp_path):
     machine = dgx(tmp_path / "m", rate="200 Gb/sec (2X NDR)")
     judgement, broken, _ = verdict(worker, machine, EIGHT)
-    assert judgement.cause is Cause.HARDWARE
+    assert judgement.cause is Cause.ENVIRONMENT
     assert "mlx5_7 port 1 (ACTIVE, LinkUp 200 Gb/s)" in broken["slowest data port"].detail
 
 

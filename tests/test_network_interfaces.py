@@ -57,6 +57,14 @@ def test_without_sysfs_nothing_is_judged(worker, tmp_path):
     assert isinstance(worker.run(READ, tmp_path / "nothing"), Raised)
 
 
+def test_a_folder_without_a_loopback_is_no_view_of_a_kernels_interfaces(worker, machine):
+    (machine.root / "sys/class/net/lo").unlink()
+    for call in (LINKS, READ):
+        reply = worker.run(call, machine.root)
+        assert isinstance(reply, Raised)
+        assert (reply.cause, "no loopback" in reply.message) == ("environment", True)
+
+
 def test_every_bound_is_broken_by_a_plant(worker, machine):
     card(machine, "ens1", 1)
     card(machine, "ens2", 2, carrier=0, speed=None)
@@ -79,7 +87,7 @@ def test_an_interface_that_is_on_without_a_link_is_shown_and_fails_where_it_is_e
     assert judgement.outcome is Outcome.PASS
     assert result["interfaces"][1]["speed_mbs"] is None
     judgement, broken, _ = links(worker, machine, names("ens1 ens2"))
-    assert (judgement.cause, list(broken)) == (Cause.HARDWARE, ["without a link"])
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["without a link"])
     assert "0000:02:00.0 ens2" in broken["without a link"].detail
     assert links(worker, machine, network.LinkLimits(expected=2))[0].outcome is Outcome.FAIL
 
@@ -100,7 +108,7 @@ def test_an_interface_that_is_not_there_is_no_pass(worker, machine):
     ("speed", "broken", "cause"),
     [
         (100_000, [], None),
-        (25_000, ["slow"], Cause.HARDWARE),
+        (25_000, ["slow"], Cause.ENVIRONMENT),
         (-1, ["of unknown speed"], Cause.ENVIRONMENT),  # which is not zero
     ],
 )
@@ -118,7 +126,7 @@ def test_a_driver_that_does_not_answer_is_named(worker, machine):
 
 
 def test_ip_over_infiniband_and_loopback_are_no_ethernet(worker, machine):
-    machine.interface("lo", kind=772)
+    assert (machine.root / "sys/class/net/lo/type").read_text() == "772\n"
     machine.mellanox("0000:18:00.0", "mlx5_0", interface="ib0", operstate="down")
     assert links(worker, machine)[2]["interfaces"] == []
 
@@ -162,10 +170,10 @@ def test_this_machine_and_one_without_adapters_pass(worker, machine):
         everything_broken(network.test_network_errors, result)
 
 
-def test_one_lost_link_is_a_fault_and_names_the_port(worker, two):
+def test_one_lost_link_is_no_pass_names_the_port_and_blames_neither_end(worker, two):
     machine, first, _ = two
     judgement, broken, _ = grown(worker, machine, {f"{first}/link_downed": 5})
-    assert (judgement.cause, judgement.remedy) == (Cause.HARDWARE, Remedy.REPLACE)
+    assert (judgement.cause, judgement.remedy) == (Cause.ENVIRONMENT, Remedy.RETEST)
     assert broken["link losses"].detail == "mlx5_0 port 1 (0000:18:00.0): 1 link_downed"
 
 
@@ -198,6 +206,30 @@ def test_a_counter_that_went_back_was_reset_meanwhile(worker, two):
     machine, first, _ = two
     judgement, broken, _ = grown(worker, machine, {f"{first}/link_downed": 0})
     assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["counters that went back"])
+
+
+def test_a_counter_that_could_be_read_at_the_start_only_is_named(worker, two):
+    machine, first, _ = two
+    judgement, broken, _ = grown(worker, machine, {f"{first}/link_downed": "N/A (no PMA)"})
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["counters gone"])
+    assert broken["counters gone"].detail == "mlx5_0 port 1 (0000:18:00.0)/link_downed"
+
+
+def test_a_port_whose_counters_all_stand_at_their_top_was_not_watched(worker, machine):
+    worn = {"symbol_error": 65535, "link_error_recovery": 255, "link_downed": 255}
+    folder = machine.mellanox("0000:18:00.0", "mlx5_0", counters=worn)
+    (machine.root / folder / "hw_counters/out_of_sequence").unlink()
+    judgement, broken, _ = grown(worker, machine)
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["ports without counters"])
+    assert broken["ports without counters"].detail == "mlx5_0 port 1 (0000:18:00.0)"
+
+
+def test_a_port_that_came_during_the_run_was_not_watched(worker, machine):
+    before = worker.answer(READ, machine.root)
+    machine.mellanox("0000:18:00.0", "mlx5_0")
+    result = worker.answer(GROWTH, machine.root, before=before)
+    judgement, broken = judged(network.test_network_errors, result)
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["ports without counters"])
 
 
 def test_an_adapter_that_went_away_during_the_run_is_named(worker, two):

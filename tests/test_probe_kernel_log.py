@@ -27,6 +27,10 @@ def xid(code, *, at=200.0, pci="PCI:0000:3b:00", level=3, caller="", text="pid=7
         xid(79, pci="PCI:0000:3B:00.0"),
         xid(79, pci="PCI:00000000:3b:00"),
         xid(79, level=6),
+        xid(79, pci="PCI:0000:3b:00 GPU-I:03"),  # of a slice (MIG)
+        xid(79, pci="PCI:0000:3b:00 GPU-I:03 GPU-CI:00"),
+        xid(79).replace("NVRM: ", "NVRM: NVRM: "),
+        xid(79).replace("79, ", "79 , "),
     ],
 )
 def test_an_xid_is_read_however_its_driver_writes_it(line):
@@ -49,9 +53,10 @@ def test_what_only_looks_like_an_xid_is_none(line):
     assert list(reported(START + line)) == []
 
 
-def test_an_address_that_cannot_be_read_is_an_error_and_not_nobodys_xid():
-    with pytest.raises(ValueError, match=r"unpack"):
-        list(reported(xid(79, pci="PCI:3b")))
+def test_what_of_an_xid_cannot_be_read_is_none_and_the_xid_is_there():
+    assert [(x.pci, x.code) for x in reported(xid(79, pci="PCI:3b"))] == [(None, 79)]
+    cut = "<3>[  200.000000] NVRM: Xid (PCI:0000:3b:00):\n"
+    assert [(x.pci, x.code) for x in reported(cut)] == [(MINE, None)]
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,21 @@ def test_a_planted_line_goes_through_the_same_reader_and_is_found_as_it_was_plan
     assert [x["code"] for x in reply.result["found"]] == [79]
 
 
+def test_an_xid_of_another_gpu_or_of_before_may_be_cut_short(ask):
+    old = xid(79, at=90.0, pci="PCI:3b")
+    log = START + old + "<3>[  200.000000] NVRM: Xid (PCI:0000:3c:00):\n"
+    reply = ask(XIDS, log, since=100.0)
+    assert isinstance(reply, Answer), reply
+    assert reply.result["found"] == []
+
+
+def test_an_xid_of_a_slice_is_its_gpus(ask):
+    log = START + xid(94, pci="PCI:0000:3b:00 GPU-I:03") + xid(94, pci="PCI:0000:3c:00 GPU-I:03")
+    reply = ask(XIDS, log, since=100.0)
+    assert isinstance(reply, Answer), reply
+    assert [(x["code"], x["pci"]) for x in reply.result["found"]] == [(94, MINE)]
+
+
 def test_a_log_whose_older_lines_are_gone_says_so(ask):
     reply = ask(XIDS, "<6>[  900.0] eth0: flood\n", since=100.0)
     assert isinstance(reply, Answer), reply
@@ -126,7 +146,12 @@ def test_a_line_break_that_only_python_knows_begins_no_line_of_the_kernels_own(a
         ("no times here\n", {"since": 100.0}, "no line with a time"),
         (START, {"since": None}, "when the run began"),
         (START, {"since": 100.0, "known": False}, "PCI address"),
-        (START + xid(79, pci="PCI:3b"), {"since": 100.0}, ""),
+        (
+            START + xid(79, pci="PCI:3b"),
+            {"since": 100.0},
+            "GPU-1 at 0000:3b:00.0: the kernel's log",
+        ),
+        (START + "<3>[  200.000000] NVRM: Xid (PCI:0000:3b:00):\n", {"since": 100.0}, "not to be"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_never_one_without_xids(ask, log, more, says):

@@ -61,11 +61,11 @@ def test_records_of_kmsg_are_the_lines_that_syslog_gives(root):
     assert (log.notes, log.unreadable) == ((), 0)
 
 
-def test_records_that_were_overwritten_meanwhile_are_noted(root):
+def test_records_that_were_overwritten_meanwhile_are_damage(root):
     (root / "dev/kmsg").write_text("6,5,9000000,-;a\n6,9,9500000,-;b\n")
     log = kmsg.read(root)
     assert "3 records were overwritten" in log.notes[0]
-    assert log.complete is False
+    assert (log.complete, log.damaged) == (False, 1)
 
 
 def test_a_record_that_is_none_is_counted(root):
@@ -244,3 +244,4 @@ def test_what_is_put_in_front_ends_where_the_log_begins():
     assert whole.text == plain("a", 0.0) + plain("b", 8.0) + plain("c", 9.0) + plain("d", 10.0)
     assert (whole.first_at, whole.last_at, whole.complete) == (0.0, 10.0, True)
     assert extended(ring, stamped(plain("c", 9.0), "j")) == ring
+    assert extended(ring, stamped(plain("a", 0.0), "j", damaged=2)).damaged == 2

@@ -125,10 +125,16 @@ def test_nvswitches_on_the_bus_ask_for_a_fabric_manager_that_is_known_to_be_miss
     assert judged(suite.test_needed, read(root))[0].outcome is Outcome.PASS
 
 
-def test_a_fabric_manager_that_nobody_named_and_nobody_sees_is_left_to_its_own_check(read, machine):
-    result = read(machine(whole=False))
-    assert result["implied"]
-    assert judged(suite.test_needed, result)[0].outcome is Outcome.PASS
+def test_a_fabric_manager_that_switches_ask_for_and_nobody_sees_leaves_the_node_unjudged(
+    read, machine
+):
+    root = machine(whole=False)
+    assert read(root)["implied"]
+    told, _ = judged(suite.test_needed, read(root))
+    assert (told.outcome, told.cause) == (Outcome.ERROR, Cause.ENVIRONMENT)
+    assert "nvidia-fabricmanager" in told.summary
+    put(root, f"sys/fs/cgroup/system.slice/{UNIT}/cgroup.events", "populated 1\n")
+    assert judged(suite.test_needed, read(root))[0].outcome is Outcome.PASS
 
 
 def test_a_service_that_nobody_knows_is_a_fault_of_the_spec(read, machine):

@@ -74,13 +74,20 @@ def test_a_spec_expects_gpus_of_products_that_are_known(name):
         assert each.limits[COUNT]["expected"] >= 1
 
 
+@pytest.mark.parametrize("name", [*NAMES, *SIZES])
+def test_a_product_with_stacked_memory_has_to_have_ecc_on(name):
+    loaded = spec.load(name)
+    stacked = any(word in str(loaded.products) for word in ("A100", "H100", "H200", "B200", "B300"))
+    assert loaded.limits.get("gpu.ecc.mode") == ({"on": True} if stacked else None)
+
+
 def test_sizes_of_a_family_are_told_apart_by_their_digest():
     digests = {spec.load(name).digest for name in [*NAMES, *SIZES]}
     assert len(digests) == len(NAMES) + len(SIZES)
 
 
 def test_a_size_that_is_not_sold_is_no_spec():
-    with pytest.raises(SpecError, match=r"'p5.2xlarge'; shipped are p5.4xlarge, "):
+    with pytest.raises(SpecError, match=r"'p5.2xlarge'; did you mean p5.4xlarge or "):
         spec.load("p5.2xlarge")
 
 

@@ -17,6 +17,10 @@ from typing import Any
 _HEX = "[0-9a-f]"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _GROUPS = f"{_HEX}{{1,4}}(?::{_HEX}{{1,4}})"
+_OF_EC2 = "(?:i|vol|eni|vpc|subnet|ami|snap|sg|cr|fs|lt)"
+_SECRET = "|".join(
+    f"(?<={word}=)" for word in ("token", "password", "secret", "api_key", "api-key")
+)
 # Tried in this order at each place, each between two characters that are no letter and no digit.
 _PATTERNS = {
     "uuid": f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}|{_HEX}{{32}}",
@@ -28,10 +32,16 @@ _PATTERNS = {
     "dns": f"ip-{_OCTET}(?:-{_OCTET}){{3}}",  # how EC2 names a host
     # Interfaces that systemd names by their address, resources of EC2, disks by what they are.
     "enx": f"(?<=enx){_HEX}{{12}}",
-    "cloud": f"(?:i|vol|eni|vpc|subnet|ami|snap|sg|cr|fs|lt)-?{_HEX}{{17}}",
+    "cloud": f"{_OF_EC2}-?{_HEX}{{17}}|{_OF_EC2}-{_HEX}{{8}}",
     "disk": rf"(?:eui\.|naa\.|wwn-0x){_HEX}{{16,32}}|nvme\.{_HEX}{{4}}(?:-{_HEX}+){{3}}",
+    "user": r"(?<=/home/)[0-9a-z_.-]+",
+    # Domains that are nobody's in public; one behind "ip-10-0-0-1." belongs to that.
+    "peer": r"(?<!\.)[0-9a-z][0-9a-z-]{0,62}(?:\.[0-9a-z-]{1,63}){0,6}\.(?:internal|corp|lan|intranet)",
+    # By the form that its issuer gives it, or by the word before it.
+    "secret": r"(?:hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-)[0-9a-z_-]{6,}|A[KS]IA[0-9a-z]{16}"
+    rf"|(?:{_SECRET})[^\s\"'&;,]+",
 }
-_PREFIX = re.compile("(?:i|vol|eni|vpc|subnet|ami|snap|sg|cr|fs|lt)-?|eui\\.|naa\\.|wwn-0x|nvme\\.")
+_PREFIX = re.compile(rf"{_OF_EC2}-?|eui\.|naa\.|wwn-0x|nvme\.")
 _START = "(?:(?<![0-9a-z])|(?<=enx))"
 _END = r"(?![0-9a-z])"
 # An address may end a sentence; a version of more than four parts is none.
@@ -52,7 +62,14 @@ _KNOWN = re.compile(_FIND, re.IGNORECASE)
 
 # What is only known by the words beside it.
 _SERIAL = re.compile(
-    r"\bserial(?:[ _]?(?:number|no\.?))?\s*[:=]\s*\"?(?P<found>[0-9a-z][0-9a-z._-]{4,})",
+    r"\b(?:serial(?:[ _]?(?:number|no\.?))?|s/?n)\s*[:=]\s*\"?(?P<found>[0-9a-z][0-9a-z._-]{4,})",
+    re.IGNORECASE,
+)
+# The last part of an NVMe or iSCSI name, of a disk's link, and the account in a name of AWS'.
+_WITHIN = re.compile(
+    r"\b(?:iqn|nqn)\.\d{4}-\d\d\.[^\s\"',;]{1,200}:(?P<named>[^\s\"',;:]{6,64})"
+    r"|by-id/[a-z]+-[^\s/\"]{1,120}_(?P<disk>[0-9a-z]{8,40})(?![0-9a-z])"
+    r"|\barn:aws[a-z-]*:[a-z0-9-]*:[a-z0-9-]*:(?P<account>\d{12}):",
     re.IGNORECASE,
 )
 _GUID = re.compile(rf"guid\w*\s*[:=]?\s*(?:0x)?(?P<found>{_HEX}{{16}}){_END}", re.IGNORECASE)
@@ -82,8 +99,9 @@ def redacted(document: Any, *, names: Iterable[str] = ()) -> Any:
     """Return a recording (plain JSON values) without what identifies its machine.
 
     Replaced: UUIDs (of GPUs, MIG devices, boots, file systems), serials and asset tags, MAC, IPv4
-    and IPv6 addresses, GIDs and GUIDs, ids of EC2's resources and of disks, and host names: those
-    in `names`, in a field of that meaning, and before a line of a log. What was asked (calls and
+    and IPv6 addresses, GIDs and GUIDs, ids of EC2's resources, accounts and disks, host names (those
+    in `names`, in a field of that meaning, before a line of a log, and in a private domain), users
+    in paths of /home, and secrets that their form or the word before them gives away. What was asked (calls and
     their arguments) stays, and so do loopback, broadcast and empty addresses. Names of one or two
     letters are not looked for in other texts, and no name in that of a field. No placeholder is an identifier of the document.
     """
@@ -156,6 +174,8 @@ class _Book:
         self._note_by_field(key, text)
         for match in _SERIAL.finditer(text):
             self._note_serial(match["found"])
+        for match in _WITHIN.finditer(text):
+            self._note_serial(match[str(match.lastgroup)])
         for match in _GUID.finditer(text):
             self._note_guid(match["found"])
         for match in _LOGGING.finditer(text):
@@ -240,7 +260,7 @@ class _Book:
             case "ipv6":
                 whole = len(text) == 39  # as in sysfs: eight groups of four digits
                 return ipaddress.IPv6Address(new).exploded if whole else new
-            case "name" | "serial":
+            case "name" | "serial" | "user" | "peer" | "secret":
                 return new
         prefix = found[0] if (found := _PREFIX.match(text.lower())) and kind == "id" else ""
         digits = iter(new)
@@ -262,6 +282,8 @@ def _identity(match: re.Match[str], key: str) -> Identity | None:
         nobody = address.is_unspecified or address.is_loopback or address.is_multicast
         bare = int(address) & ((1 << 64) - 1) == 0  # a prefix without a host
         return None if nobody or bare else ("ipv6", str(address))
+    if kind in {"user", "peer", "secret"}:
+        return kind, text
     if kind in {"cloud", "disk"}:
         digits = re.sub("[^0-9a-f]", "", _PREFIX.sub("", text, count=1))
         return "id", digits
@@ -285,6 +307,10 @@ def _placeholder(kind: str, own: str, number: int) -> str:
     match kind:
         case "name":
             return f"node-{number}"
+        case "user" | "secret":
+            return f"{kind}-{number}"
+        case "peer":
+            return f"peer-{number}.example.internal"
         case "serial":
             return f"{number:0{len(own)}d}"
         case "ipv4":

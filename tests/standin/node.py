@@ -57,7 +57,7 @@ class Node:
         lines = self.told.read_text().splitlines()
         return next(line for line in lines if line.startswith("gpus="))[5:].split()
 
-    def reply(self, call, *, gpu=0, args=None, deadline_s=30):
+    def reply(self, call, *, gpu=0, args=None, deadline_s=30, host_root="/"):
         context = {
             "device_kind": "gpu",
             "device_id": self.uuids[gpu],
@@ -67,14 +67,14 @@ class Node:
             "peers": 1,
             "profile": "quick",
             "seed": 7,
-            "host_root": "/",
+            "host_root": str(host_root),
             "group": None,
         }
         work = Call(call=call, args=args or {}, context=context)
         return self._pool.run({"gpu": work}, deadline_s=deadline_s)["gpu"]
 
-    def answer(self, call, *, gpu=0, args=None):
-        reply = self.reply(call, gpu=gpu, args=args)
+    def answer(self, call, *, gpu=0, args=None, host_root="/"):
+        reply = self.reply(call, gpu=gpu, args=args, host_root=host_root)
         assert isinstance(reply, Answer), reply
         return dict(reply.result)
 

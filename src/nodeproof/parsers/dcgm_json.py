@@ -21,6 +21,7 @@ from nodeproof.parsers.reading import Context, Reading, text_of
 _GROUP_OF_GPUS = 1  # DCGM_FE_GPU
 _MOST = 1 << 16  # no node has more GPUs; what is above is a marker for "none"
 _NOBODY: list[int | None] = [None]
+_WORSE = {"pass": 0, "skip": 1, "warn": 2, "fail": 3}
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 
 
@@ -112,8 +113,9 @@ class _Parts:
         summary = test.get("test_summary")
         own = self.results[before:]
         if isinstance(summary, dict) and "status" in summary:
+            # A word that is not known is unreadable, whatever the results below it say.
             status = STATUSES.get(_lower(summary["status"]))
-            if not own or (status == "fail" and not any(r.bad for r in own)):
+            if status is None or _WORSE[status] > max((_WORSE[r.status] for r in own), default=-1):
                 self._result(summary, name, category, listed=not own)
         if len(self.results) == before and self.unreadable == unread:
             self.unreadable += 1

@@ -178,8 +178,9 @@ def _untested(run: Run, context: Context) -> str:
     expected = context.get("gpus_expected")
     named = {r.gpu for r in run.results if r.gpu is not None}
     seen = max(len(named), run.devices)
-    if type(expected) is int and seen and seen < expected:
-        return f"it looked at {seen} GPUs, and {expected} are expected"
+    if type(expected) is int and seen < expected:
+        looked = f"it looked at {seen} GPUs" if seen else "its results name no GPU"
+        return f"{looked}, and {expected} are expected"
     return ""
 
 

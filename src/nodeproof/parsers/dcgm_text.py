@@ -61,6 +61,7 @@ class _Test:
     each: list[tuple[int | None, str]] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     about: list[int | None] = field(default_factory=list)  # GPU of each complaint
+    errors: list[bool] = field(default_factory=list)  # whether each is an error, not a warning
 
     def results(self) -> list[Result]:
         """One result per GPU; the row that only sums the others up is left out."""
@@ -68,8 +69,13 @@ class _Test:
         listed = len(rows)
         if self.each and not _failed(self.each) and _failed(self.rows):
             rows = [*rows, (None, "fail")]
+        # A pass with an error below it contradicts itself, and the error is what counts.
+        if rows and all(status in {"pass", "warn"} for _, status in rows):
+            told = zip(self.about, self.errors, strict=True)
+            rows = [*rows, *((gpu, "error") for gpu in dict.fromkeys(g for g, e in told if e))]
         first_bad = next((i for i, row in enumerate(rows) if row[1] != "pass"), 0)
         of_gpu = {gpu: i for i, (gpu, _) in reversed(list(enumerate(rows))) if gpu is not None}
+        of_gpu |= {gpu: i for i, (gpu, s) in enumerate(rows) if gpu is not None and s == "error"}
         said: list[list[Complaint]] = [[] for _ in rows]
         for complaint, gpu in zip(self.complaints, self.about, strict=True):
             if rows:
@@ -200,6 +206,7 @@ class _Table:
         if self.test is not None:
             self.test.complaints.append(complaint)
             self.test.about.append(gpu)
+            self.test.errors.append(self.kind == "error")
         elif self.kind == "error":
             self.results.append(
                 Result(

@@ -32,8 +32,8 @@ class Event:
 
     Args:
         source: Who speaks: `xid`, `sxid`, `nvrm` (the driver without an Xid), `aer`, `pcie`, `edac`,
-            `mce`, `ghes`, `mlx5`, `efa`, `netdev`, `hung_task`, `soft_lockup`, `oom`, or
-            `fabricmanager`.
+            `mce`, `ghes`, `mlx5`, `efa`, `netdev`, `hung_task`, `soft_lockup`, `oom`,
+            `fabricmanager`, or `kernel` (a panic or an oops).
         code: The Xid, SXid or switch error number; None where there is none.
         device: PCI address as `dddd:bb:dd.f`, lower case; None where no line names a device.
         severity: How grave.

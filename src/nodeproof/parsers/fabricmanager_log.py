@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from nodeproof.parsers import incidents, kernel_log, log_catalog
 from nodeproof.parsers.log_lines import LONGEST, Line, address_of
+from nodeproof.parsers.log_voice import plain, refusal
 from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 from nodeproof.parsers.reports import Report
 
@@ -30,16 +31,33 @@ _ABORT = re.compile(
     r"\babort(?:ing|ed)?\b.{0,80}?\bfabric ?manager|fabric ?manager\b.{0,80}?\babort", re.IGNORECASE
 )
 _FATAL = re.compile(r"(?<!non)(?<!non[- ])\bfatal\b", re.IGNORECASE)
+# What tells its log from any other: its tag, its name, or its own words where only those are left.
+_OWN = re.compile(
+    rb"\[[A-Z]{3,9}\] *\[tid \d+\]|\[[A-Z][a-z]{2} \d{1,2} \d{4} [\d:.]+\] *\[[A-Z]{3,9}\]"
+    rb"|nv-?(?:idia-)?fabric-?manager|fabric ?manager\b|\bNVSwitch|\bNVLink|NV_WARN_|multicast group",
+    re.IGNORECASE,
+)
+# systemd, of the service: it did not start, or it ended.
+_SERVICE = re.compile(
+    r"Failed to start\b.{0,60}\bfabric ?manager"
+    r"|nvidia-fabricmanager\.service: (?:Failed with result|Main process exited, (?!.*status=0/)"
+    r"|Control process exited, (?!.*status=0/)|Start request repeated)",
+    re.IGNORECASE,
+)
+_DEGRADED = re.compile(r"\bdegraded?\b|\bexcluding\b", re.IGNORECASE)
 _NOTHING_TO_DO = "NV_WARN_NOTHING_TO_DO"
 _GRAVE = {"ERROR", "CRITICAL", "FATAL"}
 
 
 def read(data: bytes, context: Context) -> Reading:
-    """Read a fabric manager's log. A text without a line is an error."""
-    if not data.strip():
+    """Read a fabric manager's log. A text without a line of its own, or about it, is an error."""
+    data = plain(data)
+    refused = refusal(data)
+    if refused or not _OWN.search(data):
+        said = f"the tool says {refused!r}" if refused else "no line of the text is its own"
         return Reading(
             grade=Grade.ERROR,
-            why="the text holds no line; an empty log says nothing of the fabric: read it again",
+            why=f"{said}; that says nothing of the fabric: read the fabric manager's log again",
             fields={"events": []},
         )
     site = context.get("catalog")
@@ -62,12 +80,17 @@ def read(data: bytes, context: Context) -> Reading:
 
 
 def _reports(data: bytes) -> Iterator[Report]:
-    place = 0
+    place, ended = 0, False
     for raw in data.split(b"\n"):
         found = _LINE.match(text_of(raw[:LONGEST]).strip())
         line = Line(place=place, text=found["text"] if found else "")
         place += len(raw) + 1
-        if found and (report := _report(line, found["level"])):
+        if found and _SERVICE.search(found[0]):
+            # Several lines of systemd tell of one end.
+            if not ended:
+                yield Report(source="fabricmanager", kind="fabricmanager.error", line=line)
+            ended = True
+        elif found and (report := _report(line, found["level"])):
             yield report
 
 
@@ -82,7 +105,11 @@ def _report(line: Line, level: str | None) -> Report | None:
         kind = "fabricmanager.abort"
     elif level in _GRAVE and _FATAL.search(line.text):
         kind = "fabricmanager.fatal"
-    elif level in _GRAVE or _NOTHING_TO_DO in line.text:
+    elif (
+        level in _GRAVE
+        or _NOTHING_TO_DO in line.text
+        or (level == "WARNING" and _DEGRADED.search(line.text))
+    ):
         # A manager without switches ends so; whether there should be some, the platform says.
         kind = "fabricmanager.error"
     if kind is None:

@@ -1,18 +1,19 @@
 """The journal as JSON, one record a line (`journalctl -k -o json`), or pretty, or in one list.
 
 `MESSAGE` is text, or a list of byte values where it is none in UTF-8, or null where it was too
-large to be shown (systemd's Journal JSON format): such a record is not known to be harmless.
+large to be shown (systemd's Journal JSON format): such a record is not known to be harmless. Each
+line may stand behind `data: ` (`-o json-sse`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from nodeproof.parsers import kernel_log
-from nodeproof.parsers.log_lines import Line, lines_of
+from nodeproof.parsers import journal_records, kernel_log
+from nodeproof.parsers.journal_records import Record
+from nodeproof.parsers.log_voice import kernel_quoted, plain
 from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 
 _BLANK = " \t\r\n\x1e\0"  # json-seq puts a record separator in front
@@ -22,36 +23,55 @@ _BLANK = " \t\r\n\x1e\0"  # json-seq puts a record separator in front
 class _Records:
     """The records of a text with their places; `broken` counts what is none."""
 
-    found: list[tuple[int, Mapping[str, Any]]]
+    found: list[tuple[int, Record]]
     broken: int = 0
 
 
 def read(data: bytes, context: Context) -> Reading:
-    """Read records of the kernel; `facts.unreadable_records` counts those whose message is null."""
+    """Read records of the kernel; `facts.unreadable_records` counts messages that nobody can read.
+
+    A journal without a record of the kernel, or of a program that quotes it, is an error.
+    """
+    data = plain(data)
     records = _by_line(data)
     if not records.found:
         records = _by_value(text_of(data))
-    unreadable = sum("MESSAGE" in r and r["MESSAGE"] is None for _, r in records.found)
+    found = [record for _, record in records.found]
+    unreadable = sum(map(journal_records.unreadable, found))
     facts = {"facts": {"unreadable_records": unreadable}}
-    if not any("MESSAGE" in record for _, record in records.found):
-        return Reading(
-            grade=Grade.ERROR,
-            why="nothing in the text is a record of the journal with a message: read it as JSON",
-            fields={"events": [], **facts},
-        )
-    lines = [line for place, record in records.found for line in _lines(place, record)]
-    found = kernel_log.reading(lines, context, **facts)
+    if why := _nothing(found):
+        return Reading(grade=Grade.ERROR, why=why, fields={"events": [], **facts})
+    lines = [line for place, r in records.found for line in journal_records.lines(place, r)]
+    got = kernel_log.reading(lines, context, **facts)
     lost = unreadable + records.broken
-    if lost and found.grade is Grade.PASS:
+    if lost and got.grade is Grade.PASS:
         why = f"{lost} records can't be read, so that they are not known to be harmless"
-        return replace(found, grade=Grade.WARN, why=why)
-    return found
+        return replace(got, grade=Grade.WARN, why=why)
+    return got
+
+
+def _nothing(found: Sequence[Record]) -> str:
+    """Return why records say nothing of a node, or nothing."""
+    if not any("MESSAGE" in record for record in found):
+        return "nothing in the text is a record of the journal with a message: read it as JSON"
+    for record in found:
+        if "MESSAGE" not in record:
+            continue
+        if journal_records.of_kernel(record) or journal_records.of_buffer(record):
+            return ""
+        text = journal_records.message(record["MESSAGE"])
+        if text and kernel_quoted((text,)):
+            return ""
+    return (
+        "no record of the journal is the kernel's, so that nothing is known of the node: read it "
+        "with `journalctl -k -o json`"
+    )
 
 
 def _by_line(data: bytes) -> _Records:
     records, place = _Records([]), 0
     for raw in data.split(b"\n"):
-        text = text_of(raw).strip(_BLANK)
+        text = text_of(raw).strip(_BLANK).removeprefix("data: ")
         if text:
             value = _value(text)
             if isinstance(value, dict):
@@ -63,10 +83,17 @@ def _by_line(data: bytes) -> _Records:
 
 
 def _value(text: str) -> object:
+    # A name that stands twice keeps both values: the later one may not hide the other.
+    twice = text.count('"MESSAGE"') > 1
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_every_value if twice else None)
     except (ValueError, RecursionError):
         return None
+
+
+def _every_value(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    said = [value for name, value in pairs if name == "MESSAGE"]
+    return dict(pairs) | ({"MESSAGE": said} if len(said) > 1 else {})
 
 
 def _by_value(text: str) -> _Records:
@@ -88,47 +115,3 @@ def _by_value(text: str) -> _Records:
         records.broken += len(values) - len(dicts)
         place = end
     return records
-
-
-def _kernels(record: Mapping[str, Any]) -> bool:
-    """Whether the kernel wrote it. `_TRANSPORT` is the journal's own: programs can't set it.
-
-    What a program writes into the kernel's buffer comes by the same way with a facility of its own.
-    """
-    transport = record.get("_TRANSPORT")
-    if transport is None:
-        return record.get("SYSLOG_IDENTIFIER", "kernel") == "kernel" and "_PID" not in record
-    return transport == "kernel" and str(record.get("SYSLOG_FACILITY", "0")) == "0"
-
-
-def _lines(place: int, record: Mapping[str, Any]) -> Iterator[Line]:
-    message = _text(record.get("MESSAGE")) if _kernels(record) else None
-    if message is None:
-        return
-    at, host = _seconds(record), record.get("_HOSTNAME")
-    for part in message.split("\n"):
-        for line in lines_of(place, part):
-            yield replace(
-                line,
-                at=at if line.at is None else line.at,
-                host=host if isinstance(host, str) else line.host,
-            )
-
-
-def _text(message: object) -> str | None:
-    if isinstance(message, str):
-        return text_of(message.encode("utf-8", "backslashreplace"))  # half a surrogate is no text
-    if not isinstance(message, list):
-        return None
-    # Bytes are a list of numbers; several values of one field are a list of them.
-    if all(isinstance(part, int) and 0 <= part < 256 for part in message):
-        return text_of(bytes(message))
-    return "\n".join(text for part in message if isinstance(part, str) and (text := _text(part)))
-
-
-def _seconds(record: Mapping[str, Any]) -> float | None:
-    for name in ("_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP"):
-        value = record.get(name)
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-            return int(value) / 1e6
-    return None

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nodeproof.parsers import incidents, log_catalog, xid
+from nodeproof.parsers import incidents, journal_export, journal_records, log_catalog, xid
 from nodeproof.parsers.events import Event, Severity
 from nodeproof.parsers.log_catalog import Catalog
+from nodeproof.parsers.log_hosts import foreign
 from nodeproof.parsers.log_lines import LONGEST, Line, lines_of
 from nodeproof.parsers.log_scan import candidates
+from nodeproof.parsers.log_voice import kernel_quoted, kernel_speaks, plain, refusal, unplaced
 from nodeproof.parsers.machine_events import Machine
 from nodeproof.parsers.network_events import Network
 from nodeproof.parsers.nvrm import Nvrm
@@ -34,6 +36,7 @@ class Understood:
     unplugged: frozenset[str] = frozenset()  # devices whose last word is that the cable is out
     frames: bool = False  # pieces of stack traces of drivers
     cut: bool = False  # a record that can't be read to its end
+    unplaced: str = ""  # a line with an Xid behind what no writer is known to put in front
     actions: frozenset[str | None] = field(default_factory=frozenset)  # devices with an Xid 154
 
 
@@ -50,15 +53,44 @@ def events(text: str, *, catalog: str | None = None) -> list[Event]:
 def read(data: bytes, context: Context) -> Reading:
     """Read a kernel log. `catalog` in the context is a site's TOML; the others decide the grade.
 
-    A text without a line is an error: an empty log is no log without faults.
+    A text in which the kernel does not speak is an error: it is no log without faults.
     """
+    data = plain(data)
     if not data.strip():
-        return Reading(
-            grade=Grade.ERROR,
-            why="the text holds no line; an empty log says nothing of the node: read it again",
-            fields={"events": []},
+        return _nothing("the text holds no line; an empty log says nothing of the node")
+    refused = refusal(data)
+    if journal_export.exported(data):
+        records = list(journal_export.records(data))
+        if not any(journal_records.of_buffer(record) for _, record in records):
+            return _nothing("no record of the journal is the kernel's")
+        found = [line for place, record in records for line in journal_records.lines(place, record)]
+        lost = any(journal_records.unreadable(record) for _, record in records)
+        spoken = True
+    else:
+        found, lost, spoken = list(lines(data)), False, False
+    got = reading(found, context)
+    spoken = spoken or bool(got.fields["events"]) or got.grade is not Grade.PASS
+    if not spoken and not _spoken(found, data):
+        return _nothing(
+            f"the tool says {refused!r}" if refused else "no line of the text is the kernel's"
         )
-    return reading(list(lines(data)), context)
+    if got.grade is Grade.PASS and (refused or lost):
+        said = f"the tool says {refused!r}" if refused else "a record has no message to be read"
+        return replace(got, grade=Grade.WARN, why=f"{said}: read the whole log as root")
+    return got
+
+
+def _spoken(found: Sequence[Line], data: bytes) -> bool:
+    """Whether the kernel speaks in a text, or is quoted in it."""
+    return kernel_quoted(line.text for line in found) or kernel_speaks(data)
+
+
+def _nothing(why: str) -> Reading:
+    return Reading(
+        grade=Grade.ERROR,
+        why=f"{why}: read the kernel's log again, as root (dmesg, or journalctl -k)",
+        fields={"events": []},
+    )
 
 
 def reading(found: Sequence[Line], context: Context, **beside: object) -> Reading:
@@ -71,8 +103,8 @@ def reading(found: Sequence[Line], context: Context, **beside: object) -> Readin
     told = understood(found, catalog)
     node = context.get("node")
     ours = told
-    if isinstance(node, str) and any(_foreign(line, node) for line in found):
-        ours = understood([line for line in found if not _foreign(line, node)], catalog)
+    if isinstance(node, str) and any(foreign(line.host, node) for line in found):
+        ours = understood([line for line in found if not foreign(line.host, node)], catalog)
     grade, why = decided(ours, context)
     return Reading(
         grade=grade, why=why, fields={"events": [event.fields() for event in told.events], **beside}
@@ -82,7 +114,8 @@ def reading(found: Sequence[Line], context: Context, **beside: object) -> Readin
 def lines(data: bytes) -> Iterable[Line]:
     """The kernel's own lines that can matter."""
     for place, raw in candidates(data):
-        yield from lines_of(place, text_of(raw[:LONGEST]))
+        ended = place + len(raw) < len(data)
+        yield from lines_of(place, text_of(raw[:LONGEST]), ended=ended)
 
 
 def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
@@ -90,6 +123,7 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
     xids: list[Report] = []
     sxids, nvrm, pcie = Sxids(), Nvrm(), Pcie()
     machine, network, system, traces = Machine(), Network(), System(), Traces()
+    hidden = ""
     for line in found:
         traces.read(line)
         if report := xid.read(line):
@@ -98,6 +132,9 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
         for reader in (sxids, nvrm, pcie, machine, network, system):
             if reader.read(line):
                 break
+        else:
+            if not hidden and unplaced(line.text):
+                hidden = line.text
     reports = list(xids)
     for source in (sxids, nvrm, pcie, machine, network, system, traces):
         reports += source.reports()
@@ -108,6 +145,7 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
         unplugged=frozenset(d for d, out in network.unplugged.items() if out),
         frames=bool(traces.frames),
         cut=any(report.kind == "xid.cut" for report in xids),
+        unplaced=hidden,
         actions=frozenset(r.device for r in xids if r.code == 154 and r.kind == "none"),
     )
 
@@ -155,6 +193,11 @@ def _failing(told: Understood, warnings: Sequence[Event], context: Context) -> s
 
 def _quiet(told: Understood) -> tuple[Grade, str]:
     """Grade a log without an event that counts."""
+    if told.unplaced:
+        return Grade.WARN, (
+            f"{told.unplaced[:160]!r} holds an Xid, and what stands in front of it is not known: "
+            "it may be the kernel's; read the log with dmesg, or journalctl -k"
+        )
     if told.cut:
         return Grade.WARN, "a record of an Xid is cut off before its code: read the whole log"
     caused = {e.device for e in told.events if e.source == "xid" and e.code != 154}
@@ -185,14 +228,6 @@ def _own_victim(told: Understood, context: Context) -> str | None:
         return None
     # The kernel keeps 15 bytes of a name.
     return name if {name, name[:15]} & told.victims else None
-
-
-def _foreign(line: Line, node: str) -> bool:
-    return line.host is not None and _short(line.host) != _short(node)
-
-
-def _short(host: str) -> str:
-    return host.partition(".")[0]
 
 
 def _words(context: Context, key: str) -> set[str | None]:

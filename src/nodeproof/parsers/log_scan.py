@@ -19,22 +19,34 @@ _DROPPED = bytes(set(range(256)) - set(_KEPT))
 # What the copy has of each sign: no letter that is kept stands between these in the text.
 _SIGNS = (
     b"NVRM",
-    b"SXPCI",  # SXid (PCI:
+    b"SX",  # SXid (PCI:
     b"AER",
     b"PCIBE",  # PCIe Bus Error
+    b"DPC",  # DPC: containment event
+    b"UDD",  # Unable to change power state from D3cold to D0
+    b"]DD",  # [stamp] ... can't change power state from D3cold to D0
+    b"-x",  # nvidia-uvm: uvm encountered global fatal error 0x60
+    b"SC",  # pciehp: Slot(12): Card not present
     b"GPCI",  # 252.0 Gb/s available PCIe bandwidth
     b"HE]",  # [Hardware Error]
     b"EDACMC",
     b"x5_",  # mlx5_core
     b"NETDEVWATCHDOG",
     b"INFO",
-    b"BUG-CPU",  # BUG: soft lockup - CPU#1
+    b"BUG",  # BUG: soft lockup - CPU#1, kernel BUG at
     b"LOCKUP",
     b"yK",  # Out of memory: Killed process
     b"y_",  # Unknown symbol ib_register_device
     b"SMP_",  # version magic of a module: SMP preempt mod_unload
     b"CONSTRAINT",  # oom-kill:constraint=CONSTRAINT_NONE
     b"----]----",  # the mark at which a report of the kernel begins
+    b"Uy-",  # Uncorrected hardware memory error in user-access
+    b"My",  # Memory failure: 0x5f8
+    b"K-y",  # Kernel panic - not syncing
+    b"]SMP",  # Oops: 0000 [#1] SMP
+    b"]PREEMPT",  # the same of another kernel
+    b"_Ty",  # infiniband efa_0: The device didn't send any completion
+    b"_TM",  # ... driver didn't receive a MSI-X interrupt
     b"+x",  # a frame of a stack: name+0x1f/0x40
 )
 _WORDS = (b"failed with error -",)
@@ -42,6 +54,9 @@ MATTERS = re.compile(
     rb"NVRM|SXid|AER: |PCIe Bus Error|available PCIe bandwidth, limited"
     rb"|\[Hardware Error\]|EDAC MC|mlx5_|NETDEV WATCHDOG|blocked |soft lockup|LOCKUP"
     rb"|INFO: rcu|[Oo]ut of memory|oom-kill|Killed process|Unknown symbol|about version of|version magic|failed with error -"
+    rb"|DPC: |Card not present|inaccessible|global fatal error|memory error in user|Memory failure: 0x"
+    rb"|Memory error not|Kernel panic - |BUG: |kernel BUG at |\[#\d+\]|RIP: \d|pc : "
+    rb"|infiniband efa_\d+: The device"
     rb"|\[ cut here \]|\+0x[0-9a-f]+/0x[0-9a-f]+ \["
 )
 # Lines whose meaning the lines before and behind them decide: whose report it is, whether a switch

@@ -29,11 +29,18 @@ _MCE_BANK = re.compile(
     r"(?P<status>[0-9a-fA-F]{16})\b"
 )
 _MCE_AMD = re.compile(
-    r"(?:mce: )?\[Hardware Error\]: (?P<what>Corrected|Deferred|Uncorrected)\b.*(?:error|restartable)"
+    r"(?:mce: )?\[Hardware Error\]: (?P<what>Corrected|Deferred|Uncorrected|System Fatal)\b.*(?:error|restartable)"
 )
 _MCE_FATAL = re.compile(
     r"(?:mce: )?\[Hardware Error\]: (?:Machine check: |Processor context corrupt)"
 )
+# Memory that can't be corrected and was in use (arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c).
+_MCE_MEMORY = re.compile(
+    r"(?:mce: )?Uncorrected hardware memory error in user-access"
+    r"|(?:mce: )?Memory error not recovered"
+    r"|Memory failure: 0x[0-9a-f]+: (?:Sending SIGBUS|Killing|forcibly killing|recovery action .*: Failed)"
+)
+_MCE_HANDLED = re.compile(r"Memory failure: 0x[0-9a-f]+: recovery action ")
 _UNCORRECTED = 1 << 61  # MCi_STATUS.UC, Intel SDM 3B 16.3.2.2
 _NEAR = 2_000  # bytes within which a notice and what it is about stand together
 
@@ -75,9 +82,12 @@ class Machine:
         elif bank := _MCE_BANK.match(line.text):
             self._check(line, uncorrected=bool(int(bank["status"], 16) & _UNCORRECTED))
         elif amd := _MCE_AMD.match(line.text):
-            self._check(line, uncorrected=amd["what"] == "Uncorrected")
-        elif _MCE_FATAL.match(line.text):
+            self._check(line, uncorrected=amd["what"] in {"Uncorrected", "System Fatal"})
+        elif _MCE_FATAL.match(line.text) or _MCE_MEMORY.match(line.text):
             self._check(line, uncorrected=True)
+        elif _MCE_HANDLED.match(line.text):
+            if not (self.done and self._continues(line)):
+                self._check(line, uncorrected=False)
         else:
             return False
         return True

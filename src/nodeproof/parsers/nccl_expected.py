@@ -32,9 +32,23 @@ def network(lines: Lines, context: Context) -> Judged:
     return None
 
 
+def ended(context: Context) -> Judged:
+    """Say that the command failed, where its status is known and is not 0."""
+    status = context.get("exit_status")
+    if status is None or status == 0:
+        return None
+    return Grade.ERROR, f"the command ended with status {str(status)[:40]}"
+
+
+def count(context: Context, key: str) -> int | None:
+    """Return a whole number above zero, `None` for anything else."""
+    value = context.get(key)
+    return value if type(value) is int and value > 0 else None
+
+
 def _nics(lines: Lines, context: Context) -> Judged:
-    wanted = context.get("efa_nics_expected")
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
+    wanted = count(context, "efa_nics_expected")
+    if wanted is None:
         return None
     if not lines.nics:
         return Grade.WARN, f"EFA is used, and how many of {wanted} cards is not shown"

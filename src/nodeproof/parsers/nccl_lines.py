@@ -20,6 +20,17 @@ _WARNING = re.compile(r"NCCL WARN ?(.{0,300})")
 _OURS = re.compile(r"NCCL (?:INFO|WARN|CALL|TRACE|version)|libfabric:")
 _ASYNC = re.compile(r"async fatal event|Got async event ?: (?:port error|device fatal)")
 _WORKS = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
+# NCCL notes each function that an error went through. Where networks and plugins are tried, another
+# one is taken then; at the top the call itself came back with it. 7 is "in progress", ncclResult_t.
+_CAME_BACK = re.compile(r"\b(?:init|group|enqueue)\.cc:\d{1,6} -> [1-6]\b.{0,80}")
+# The program around it, when it gives up: PyTorch's watchdog, the C library, the shell.
+_GAVE_UP = re.compile(
+    r"[Ww]atchdog caught collective operation timeout.{0,200}|"
+    r"[Ww]atchdog thread terminated with exception.{0,200}|"
+    r"Some NCCL operations have failed or timed out.{0,80}|Timeout at NCCL work.{0,80}|"
+    r"\b(?:Segmentation fault|Bus error|SIGSEGV|SIGBUS|SIGABRT|Fatal Python error)\b.{0,80}|"
+    r"\(core dumped\)|terminate called after throwing.{0,80}"
+)
 _NO_EFA = ("No eligible providers were found", "provider efa output empty list")
 
 # CUDA's own words (cudaGetErrorString) for a device or driver in a bad state.
@@ -102,6 +113,8 @@ def _take(lines: Lines, line: str, *, idle: bool) -> None:
     lines.no_efa |= any(words in line for words in _NO_EFA)
     if warned := _WARNING.search(line):
         _sort(lines, warned[1].strip(), line, idle=idle)
+    elif stopped := _CAME_BACK.search(line) or _GAVE_UP.search(line):
+        lines.stops.append(stopped[0].strip())
 
 
 def _sort(lines: Lines, says: str, line: str, *, idle: bool) -> None:

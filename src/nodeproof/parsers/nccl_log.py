@@ -31,6 +31,8 @@ def _judge(lines: Lines, context: Context) -> tuple[Grade, str]:
         return wrong
     if lines.stops:
         return Grade.ERROR, f"NCCL stopped and blames nobody: {lines.stops[0]}"
+    if ended := nccl_expected.ended(context):
+        return ended
     if wrong and (wrong[0] is Grade.ERROR or not lines.works):
         return Grade.ERROR, wrong[1]
     if wrong:

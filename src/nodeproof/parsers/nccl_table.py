@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _REDUCTIONS = frozenset({"sum", "prod", "max", "min", "avg", "mulsum", "none"})
+_ROOT = re.compile(r"-?[0-9]{1,9}")
 _LARGEST_ROOT = 9999  # a time is printed without its decimals from 10000 us on
 _OLD_CHECK = re.compile(r"[0-9]e[+-][0-9]{2,3}")  # "%5.0le": a deviation, no count
 _DEVIATION = 0.1  # far above what any order of summing gives, in every type
@@ -25,7 +26,7 @@ _ARGUMENTS = re.compile(
 )
 _HEADER = re.compile(r"\b(?:size|bytes) +(?:count|N) +type .{0,200}\bbusbw\b")
 _DEVICE = re.compile(r"\bRank +(\d{1,9}) .{0,300}?\bdevice +\d+ \[")
-_WRONG = re.compile(r"Out of bounds values *: *(\d{1,18}) (OK|FAILED)\b")
+_WRONG = re.compile(r"Out of bounds values *: *(-?\d{1,18}) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *([-+.0-9a-z]{1,32})(?: +(OK|FAILED))?")
 _FAILURE = re.compile(r"Test (?:(CUDA|NCCL) )?(?:failure|timeout)\b")
 _QUOTED = re.compile(r"'(.*)'|'(.*)")
@@ -58,6 +59,7 @@ class Table:
     arguments: list[dict[str, int]] = field(default_factory=list)
     headers: int = 0
     footers: list[int] = field(default_factory=list)  # values out of bounds
+    failed: bool = False  # a footer says so, whatever number it prints (it is cut to 32 bits)
     averages: list[float | None] = field(default_factory=list)
     below_floor: bool = False  # the run's own NCCL_TESTS_MIN_BW was missed
     rows: list[Row] = field(default_factory=list)
@@ -120,6 +122,7 @@ def _take(table: Table, line: str) -> None:
     if found := _WRONG.search(line):
         _begun(table)
         table.footers.append(int(found[1]))
+        table.failed |= found[2] == "FAILED" or int(found[1]) != 0
     if "Avg bus bandwidth" in line:
         _average(table, line)
     if "Test " in line:
@@ -205,7 +208,7 @@ def _row_of(size: str, rest: list[str]) -> Row | None:
     """Take the columns behind the type; `None` where some of them are missing."""
     if rest and rest[0] in _REDUCTIONS:
         rest = rest[1:]
-    if rest and rest[0].lstrip("-").isdigit() and int(rest[0][:9]) <= _LARGEST_ROOT:
+    if rest and _ROOT.fullmatch(rest[0]) and int(rest[0]) <= _LARGEST_ROOT:
         rest = rest[1:]
     numbers = list(_leading(rest))
     if len(numbers) not in {8, 16}:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nodeproof.parsers import nccl_expected
 from nodeproof.parsers.nccl_lines import Lines, bad_state, lines_of
 from nodeproof.parsers.nccl_table import Table, table_of
@@ -36,8 +38,11 @@ def judge(table: Table, lines: Lines, context: Context) -> Judged:
 
 
 def _fault(table: Table, lines: Lines, context: Context) -> Judged | None:
-    if wrong := sum(table.footers):
-        return Grade.FAIL, f"wrong data: {wrong} out of bounds"
+    if table.failed:
+        return (
+            Grade.FAIL,
+            f"wrong data: {sum(table.footers)} out of bounds, says a footer, and FAILED",
+        )
     if bad := [row.size for row in table.rows if row.wrong]:
         return Grade.FAIL, f"wrong data at {bad[0]} bytes"
     idle = context.get("idle") is not False
@@ -71,21 +76,39 @@ def _unmeasured(table: Table, lines: Lines, context: Context) -> Judged | None:
     if not fields["complete"]:
         last = lines.stops[0] if lines.stops else "its end is not in the text"
         return Grade.ERROR, f"a test did not finish: {last}"
-    if context.get("exit_status") not in {None, 0}:
-        return Grade.ERROR, f"the command ended with status {context['exit_status']}"
-    ranks, wanted = fields["ranks"], context.get("ranks_expected") or context.get("gpus_expected")
-    if ranks is not None and wanted and ranks < wanted:
-        return Grade.ERROR, f"{ranks} of {wanted} ranks took part: built or started without MPI?"
-    if ranks is not None and context.get("ranks_expected") and ranks > wanted:
-        return Grade.ERROR, f"{ranks} ranks took part where {wanted} are expected"
-    if ranks == 1 or _nothing_moved(table):
+    if ended := nccl_expected.ended(context):
+        return ended
+    if odd := _ranks(table, fields["ranks"], context):
+        return odd
+    if fields["ranks"] == 1 or _nothing_moved(table):
         return Grade.ERROR, "one rank alone took part, so no communication was measured"
     if table.reduced:
         return Grade.ERROR, "the largest sizes were left out for want of memory: free it"
     if None in table.averages:
         return Grade.ERROR, "the average is no number"
+    if any(figure < 0 for figure in _figures(table)):
+        return Grade.ERROR, "a bandwidth is below zero, so none of them was measured"
     network = nccl_expected.network(lines, context)
     return network if network and network[0] is Grade.ERROR else None
+
+
+def _ranks(table: Table, ranks: int | None, context: Context) -> Judged | None:
+    exact = nccl_expected.count(context, "ranks_expected")
+    wanted = exact or nccl_expected.count(context, "gpus_expected")
+    if ranks is None and table.headers and 0 in table.ranks:
+        ranks = len(table.ranks)  # the list has its head and its end, and is short all the same
+    if ranks is not None and wanted and ranks < wanted:
+        return Grade.ERROR, f"{ranks} of {wanted} ranks took part: built or started without MPI?"
+    if ranks is not None and exact and ranks > exact:
+        return Grade.ERROR, f"{ranks} ranks took part where {exact} are expected"
+    return None
+
+
+def _figures(table: Table) -> Iterator[float]:
+    yield from (average for average in table.averages if average is not None)
+    for row in table.rows:
+        yield from row.algbw
+        yield from row.busbw
 
 
 def _nothing_moved(table: Table) -> bool:

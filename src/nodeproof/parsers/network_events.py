@@ -26,11 +26,20 @@ _MLX5_KINDS = (
         "mlx5.health",
         re.compile(
             r"device's health compromised|Fatal error \d+ detected|firmware fatal error|unrecoverable"
-            r"|Health issue observed, .*severity\(\d\) (?:EMERGENCY|ALERT|CRITICAL)"
+            r"|Health issue observed, .*severity\(\d\) (?:EMERGENCY|ALERT|CRITICAL|ERROR)"
             r"|health recovery failed",
             re.IGNORECASE,
         ),
     ),
+    (
+        "mlx5.probe",
+        re.compile(
+            r"probe of \S+ failed with error -|probe with driver \S+ failed with error -"
+            r"|\b(?:init_one|mlx5_init_one|mlx5_load_one|load_one)(?:\(\))? failed\b"
+            r"|in (?:pre-)?initializing state, aborting"
+        ),
+    ),
+    ("mlx5.warned", re.compile(r"Health issue observed, .*severity\(\d\) WARN")),
     ("mlx5.hot", re.compile(r"Port module event.*High Temperature|High temperature on sensors")),
     ("mlx5.module", re.compile(r"Port module event\[(?:error|warning)\]")),
     ("mlx5.unplugged", re.compile(r"Port module event: .*Cable unplugged")),
@@ -39,12 +48,17 @@ _MLX5_KINDS = (
     ("mlx5.register", re.compile(r"\bACCESS_REG\w*\(0x[0-9a-f]+\).*\bfailed|\bACCESS_REG failed")),
     ("mlx5.command", re.compile(r"mlx5_cmd_(?:out_err|check):.*\bfailed")),
 )
-_ONCE = {"mlx5.health", "mlx5.stuck"}  # several lines tell of one incident
+_ONCE = {"mlx5.health", "mlx5.stuck", "mlx5.probe"}  # several lines tell of one incident
 _EFA_MODULE = re.compile(
     r"efa: (?:disagrees about version of symbol|Unknown symbol|version magic) "
 )
 _EFA_DEVICE = re.compile(
     rf"(?:efa (?P<device>{_PCI}): |efa: probe of (?P<probed>{_PCI}) )(?P<text>.*)", re.DOTALL
+)
+# The card took a command and never answered, or no interrupt came of it (efa_com.c).
+_EFA_STUCK = re.compile(
+    r"infiniband (?P<unit>efa_\d+): The device "
+    r"(?:didn't send any completion|sent a completion but the driver didn't receive)"
 )
 _EFA_FAULT = re.compile(r"failed with error -?\d")
 _WATCHDOG = re.compile(
@@ -81,7 +95,7 @@ class Network:
         return self._efa(line)
 
     def _mlx5(self, head: re.Match[str], line: Line) -> bool:
-        device = address_of(head["device"] or "")
+        device = address_of(head["device"] or line.text)
         kind = next((k for k, p in _MLX5_KINDS if p.search(line.text, 0)), None)
         if kind in {"mlx5.unplugged", "mlx5.plugged"} and device:
             self.unplugged[device] = kind == "mlx5.unplugged"
@@ -97,6 +111,13 @@ class Network:
     def _efa(self, line: Line) -> bool:
         if _EFA_MODULE.match(line.text):
             self._once("efa.module", None, line)
+            return True
+        if stuck := _EFA_STUCK.match(line.text):
+            if ("efa.stuck", stuck["unit"]) not in self.once:
+                self.once.add(("efa.stuck", stuck["unit"]))
+                self.done.append(
+                    Report(source="efa", kind="efa.stuck", unit=stuck["unit"], line=line)
+                )
             return True
         found = _EFA_DEVICE.match(line.text)
         if found is None or not _EFA_FAULT.search(found["text"]):

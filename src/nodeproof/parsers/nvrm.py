@@ -19,6 +19,9 @@ _NAMES_GPU = re.compile(
 )
 _BAR = re.compile(r"BAR\d is \S+ @ \S+ \(PCI:")
 _LOST = re.compile(r"fallen off the bus", re.IGNORECASE)
+# The same, by functions that came upon it; each says so again and again.
+_LOST_TOO = re.compile(r"NV_ERR_GPU_IS_LOST|\bGPU (?:is )?lost\b", re.IGNORECASE)
+_POWER = re.compile(r"does not have the necessary power cables", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
     r"installed in this system is not supported|not supported by (?:the|open)"
 )
@@ -35,10 +38,30 @@ _NONE_LEFT = re.compile(
 )
 _UNBOUND = re.compile(r"probe routine was not called for|No NVIDIA devices probed")
 _NEEDS_RESET = re.compile(r"likely needs to be reset")
-# Messages of the driver's PCI side, which do not begin with NVRM.
+# Messages that do not begin with NVRM: of the driver's PCI side, of its other modules.
 _PROBE = re.compile(
     r"nvidia (?P<pci>[0-9a-fA-F:.]+): probe with driver nvidia failed with error -"
     r"|nvidia: probe of (?P<older>[0-9a-fA-F:.]+) failed with error -"
+)
+_SWITCH = re.compile(
+    r"nvidia-nvswitch (?P<pci>[0-9a-fA-F:.]+): probe with driver \S+ failed with error -"
+    r"|nvidia-nvswitch: probe of (?P<older>[0-9a-fA-F:.]+) failed with error -"
+)
+_UVM = re.compile(r"nvidia[-_]uvm: .*\bencountered global fatal error")
+_ASLEEP = re.compile(
+    r"nvidia (?P<pci>[0-9a-fA-F:.]+): (?:Unable to|can't) change power state from \S+ to D0\b.*inaccessible"
+)
+_SHARED = (  # may be spread over lines
+    (_LOST, "nvrm.lost"),
+    (_UNSUPPORTED, "nvrm.unsupported"),
+    (_BAR, "nvrm.adapter"),
+)
+_WHOLE = (
+    (_NEEDS_RESET, "nvrm.needs_reset"),
+    (_POWER, "nvrm.power"),
+    (_FIRMWARE, "nvrm.firmware"),
+    (_UNBOUND, "nvrm.unbound"),
+    (_NONE_LEFT, "nvrm.adapter"),
 )
 _NEAR = 1_000  # bytes within which a sentence goes on
 
@@ -52,18 +75,16 @@ class Nvrm:
     attempts: dict[str | None, list[Line]] = field(default_factory=dict)
     ends: dict[str | None, list[Line]] = field(default_factory=dict)
     done: list[Report] = field(default_factory=list)
+    probes: list[Report] = field(default_factory=list)
+    said: set[tuple[str, str | None]] = field(
+        default_factory=set
+    )  # what is told once, however often it is said
 
     def read(self, line: Line) -> bool:
         """Take the line if it is the driver's."""
         head = _NVRM.match(line.text)
         if head is None:
-            probe = _PROBE.match(line.text)
-            if probe is None:
-                return False
-            self._report(
-                "nvrm.adapter", line, address_of(probe["pci"] or probe["older"]), part=True
-            )
-            return True
+            return self._beside(line)
         text = line.text[head.end() :]
         self.named = [(d, at) for d, at in self.named if line.place - at.place <= _NEAR][-8:]
         if _NAMES_GPU.match(text):
@@ -71,26 +92,39 @@ class Nvrm:
         self._sentence(text, line)
         return True
 
+    def _beside(self, line: Line) -> bool:
+        if probe := _PROBE.match(line.text):
+            device = address_of(probe["pci"] or probe["older"])
+            self.probes.append(
+                Report(source="nvrm", kind="nvrm.adapter", device=device, line=line, vague=True)
+            )
+        elif switch := _SWITCH.match(line.text):
+            self._report("nvrm.switch", line, address_of(switch["pci"] or switch["older"]))
+        elif asleep := _ASLEEP.match(line.text):
+            self._report("nvrm.lost", line, address_of(asleep["pci"]))
+        elif _UVM.match(line.text):
+            self._once("nvrm.firmware", line)
+        else:
+            return False
+        return True
+
+    def _once(self, kind: str, line: Line, device: str | None = None) -> None:
+        if (kind, device) not in self.said:
+            self.said.add((kind, device))
+            self._report(kind, line, device)
+
     def _sentence(self, text: str, line: Line) -> None:
         device = address_of(text)
-        if _LOST.search(text):
-            self._about(text, line, "nvrm.lost")
-        elif _UNSUPPORTED.search(text):
-            self._about(text, line, "nvrm.unsupported")
-        elif _BAR.search(text):
-            self._about(text, line, "nvrm.adapter")
+        if kind := _first(_SHARED, text):
+            self._about(text, line, kind)
+        elif _LOST_TOO.search(text):
+            self._once("nvrm.lost", line, device)
         elif _ATTEMPT.search(text):
             self.attempts.setdefault(device, []).append(line)
         elif _ATTEMPT_END.search(text):
             self.ends.setdefault(device, []).append(line)
-        elif _NEEDS_RESET.search(text):
-            self._report("nvrm.needs_reset", line, device, part=True)
-        elif _FIRMWARE.search(text):
-            self._report("nvrm.firmware", line, device)
-        elif _UNBOUND.search(text):
-            self._report("nvrm.unbound", line, device)
-        elif _NONE_LEFT.search(text):
-            self._report("nvrm.adapter", line, device)
+        elif kind := _first(_WHOLE, text):
+            self._report(kind, line, device, part=kind == "nvrm.needs_reset")
 
     def _about(self, text: str, line: Line, kind: str) -> None:
         device, first = address_of(text), line
@@ -108,6 +142,9 @@ class Nvrm:
     def reports(self) -> Iterator[Report]:
         """Every report; an attempt to initialise counts once, however many lines it has."""
         yield from self.done
+        # That the probe of a GPU failed is news only where nothing says why.
+        told = {report.device for report in self.done} | self.attempts.keys() | self.ends.keys()
+        yield from (probe for probe in self.probes if probe.device not in told)
         for device in self.attempts.keys() | self.ends.keys():
             lines = self.attempts.get(device) or self.ends[device]
             first = min(lines + self.ends.get(device, []), key=lambda line: line.place)
@@ -119,3 +156,7 @@ class Nvrm:
                     line=line if n else first,
                     vague=device is None,
                 )
+
+
+def _first(kinds: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str | None:
+    return next((kind for pattern, kind in kinds if pattern.search(text)), None)

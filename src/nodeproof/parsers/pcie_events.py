@@ -29,9 +29,20 @@ _RECOVERY = re.compile(
 )
 _LIMITED = re.compile(
     _DEVICE
-    + r"[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+) ?(?:GT/s)? +(?:PCIe )?"
-    r"x(?P<width>\d+) link at \S+(?: +\(capable of [\d.]+ Gb/s with (?P<can_speed>[\d.]+) ?(?:GT/s)? +"
+    + r"[\d.]+ Gb/s available PCIe bandwidth, limited by (?P<speed>[\d.]+|Unknown(?: speed)?) ?(?:GT/s)? +(?:PCIe )?"
+    r"x(?P<width>\d+) link at \S+(?: +\(capable of [\d.]+ Gb/s with (?P<can_speed>[\d.]+|Unknown) ?(?:GT/s)? +"
     r"(?:PCIe )?x(?P<can_width>\d+))?"
+)
+# Downstream port containment: the port cut off what is below it (dpc.c, old and new words).
+_DPC = re.compile(_DEVICE + r"(?:AER: +)?DPC: +(?P<text>.*)", re.DOTALL)
+_DPC_HEAD = re.compile(r"containment event, status: ?(?P<status>0x[0-9a-fA-F]{1,8})")
+_DPC_REASON = re.compile(
+    r"(?:(?P<fatal>ERR_FATAL|unmasked uncorrectable error|RP PIO error)|(?P<less>ERR_NONFATAL"
+    r"|software trigger|reserved error))\b.{0,20}? (?:detected|received)",
+)
+_GONE = re.compile(
+    _DEVICE + r"(?:(?:Unable to|can't) change power state from \S+ to D0\b.*inaccessible"
+    r"|pciehp: Slot\([^()]{1,20}\): Card not present)"
 )
 _FOLLOWS = 10_000  # bytes of other talk that may stand between a head and its details
 
@@ -52,6 +63,7 @@ class _Open:
     kind: str
     source: str | None
     line: Line
+    contained: bool = False  # details of any severity are its own
     seen: set[str] = field(default_factory=set)
 
 
@@ -72,6 +84,11 @@ class Pcie:
             self._detail(detail, line)
         elif limited := _LIMITED.match(line.text):
             self._limited(limited, line)
+        elif contained := _DPC.match(line.text):
+            return self._contained(contained, line)
+        elif gone := _GONE.match(line.text):
+            device = address_of(gone["device"])
+            self.done.append(Report(source="pcie", kind="pcie.gone", device=device, line=line))
         elif recovery := _RECOVERY.match(line.text):
             device = address_of(recovery["device"])
             self.recoveries.append(
@@ -87,12 +104,34 @@ class Pcie:
         del self.heads[:-8]  # details follow soon, or never
         self.done.append(Report(source="aer", kind=kind, device=port, line=line))
 
+    def _contained(self, found: re.Match[str], line: Line) -> bool:
+        port, text = str(address_of(found["device"])), found["text"]
+        head, reason = _DPC_HEAD.match(text), _DPC_REASON.search(text)
+        if head is None and reason is None:
+            return False
+        if head is None and any(
+            o.contained and o.port == port and line.place - o.line.place <= _FOLLOWS
+            for o in self.heads
+        ):
+            return True
+        # Bits 1 and 2 of the status are the reason, of which 1 is ERR_NONFATAL; 3 with nothing but
+        # bit 5 above it was asked for by software (PCIe base specification, DPC Status Register).
+        fatal = reason is not None and reason["fatal"] is not None
+        if reason is None and head is not None:
+            status = int(head["status"], 16)
+            fatal = not (status >> 1 & 3 == 1 or (status >> 1 & 3 == 3 and status >> 5 & 3 == 1))
+        kind = "aer.fatal" if fatal else "aer.nonfatal"
+        self.heads.append(_Open(port=port, kind=kind, source=None, line=line, contained=True))
+        del self.heads[:-8]
+        self.done.append(Report(source="aer", kind=kind, device=port, line=line))
+        return True
+
     def _detail(self, detail: re.Match[str], line: Line) -> None:
         device, kind = str(address_of(detail["device"])), _kind(detail["word"])
         for head in reversed(self.heads):
             near = line.place - head.line.place <= _FOLLOWS
             heard = device in {head.port, head.source} or head.source is None
-            if near and heard and head.kind == kind and device not in head.seen:
+            if near and heard and (head.contained or head.kind == kind) and device not in head.seen:
                 head.seen.add(device)
                 return
         self.done.append(Report(source="aer", kind=kind, device=device, line=line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +10,54 @@ from importlib import import_module
 from typing import Any
 
 Context = Mapping[str, Any]  # what is known beside the text; absent means that nothing is known
+
+
+class Known(StrEnum):
+    """What a key of a context has to be, as a person would say it."""
+
+    YES = "true or false"
+    COUNT = "a whole number from 0 on"
+    STATUS = "a whole number"
+    NUMBER = "a number"
+    TEXT = "a text"
+    TEXTS = "a list of texts"
+    PLACE = '"host" or "container"'
+
+    def takes(self, value: object) -> bool:
+        """Return whether a JSON value is one."""
+        match self:
+            case Known.YES:
+                return isinstance(value, bool)
+            case Known.COUNT:
+                return type(value) is int and value >= 0
+            case Known.STATUS:
+                return type(value) is int
+            case Known.NUMBER:
+                return type(value) is int or (type(value) is float and math.isfinite(value))
+            case Known.TEXT:
+                return isinstance(value, str)
+            case Known.TEXTS:
+                return isinstance(value, list) and all(isinstance(v, str) for v in value)
+        return value in ("host", "container")
+
+
+# One vocabulary for all kinds; a reader takes from it what concerns its text.
+CONTEXT = {
+    **dict.fromkeys(("nvlink_expected", "fabric_expected", "fabric_manager_expected"), Known.YES),
+    **dict.fromkeys(("mig_expected", "ecc_expected", "efa_expected", "ib_expected"), Known.YES),
+    **dict.fromkeys(("issm_expected", "ipoib_used", "multi_node", "idle"), Known.YES),
+    **dict.fromkeys(("gpus_expected", "ranks_expected", "efa_nics_expected"), Known.COUNT),
+    **dict.fromkeys(("nvlinks_per_gpu", "nvlink_crc_limit", "width_expected"), Known.COUNT),
+    **dict.fromkeys(("flap_limit", "retired_pages_limit"), Known.COUNT),
+    "sram_uncorrectable_aggregate_limit": Known.COUNT,
+    "exit_status": Known.STATUS,
+    **dict.fromkeys(("port_gbs", "minimum_share", "temperature_limit_c"), Known.NUMBER),
+    **dict.fromkeys(("minutes_since_boot", "time_limit_minutes"), Known.NUMBER),
+    **dict.fromkeys(("gpu_product", "node", "test_process", "catalog"), Known.TEXT),
+    **dict.fromkeys(("taint_key", "taint_effect"), Known.TEXT),
+    **dict.fromkeys(("data_nics", "known_gen4_slots", "own_condition_types"), Known.TEXTS),
+    "where": Known.PLACE,
+}
 
 
 class Grade(StrEnum):

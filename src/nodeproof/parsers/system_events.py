@@ -18,7 +18,10 @@ _LOCKUP = re.compile(
     r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#\d+ stuck for"
     r"|(?:NMI )?[Ww]atchdog(?:: Watchdog)? detected hard LOCKUP|watchdog: CPU\d+: .{0,80}?hard LOCKUP"
 )
-_STALL = re.compile(r"(?:rcu: )?INFO: rcu\w* (?:self-)?detected.{0,80}? stall")
+_STALL = re.compile(
+    r"(?:rcu: )?INFO: rcu\w* (?:self-)?detected.{0,80}? stall|BUG: workqueue lockup - pool"
+)
+_PANIC = re.compile(r"Kernel panic - not syncing")
 _OOM_KILL = re.compile(r"oom-kill:constraint=(?P<scope>\w+)")
 _OOM_HEAD = re.compile(
     r"(?:(?P<group>Memory cgroup out of memory)|(?P<node>Out of memory)): "
@@ -50,6 +53,7 @@ class System:
             (_HUNG, "hung_task", "hung_task"),
             (_LOCKUP, "soft_lockup", "soft_lockup"),
             (_STALL, "soft_lockup", "stall"),
+            (_PANIC, "kernel", "kernel.panic"),
         ):
             if pattern.match(line.text):
                 self.done.append(Report(source=source, kind=kind, line=line))

@@ -1,6 +1,6 @@
 """What the kernel prints of itself: warnings behind a driver's lines, and stack traces.
 
-A warning of the kernel ("cut here") right behind the lines of one driver is that driver's. A piece
+An exception is the driver's in whose code it was. A warning of the kernel ("cut here") right behind the lines of one driver is that driver's. A piece
 of a trace without its head proves nothing, and is no silence either.
 """
 
@@ -24,6 +24,18 @@ _WATCHDOG = re.compile(r".*\b(?:dev_watchdog|sch_generic\.c)|NETDEV WATCHDOG")
 _FRAME = re.compile(
     r"(?:\[<[0-9a-f]+>\] )?(?:\? )?[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ \[(?:nvidia\w*|mlx5\w*|efa|ib_\w+)"
 )
+# An exception of the kernel's own code; the place where it was says whose code that is.
+_OOPS = re.compile(
+    r"BUG: unable to handle |BUG: kernel NULL pointer|kernel BUG at "
+    r"|(?:Internal error|Oops|general protection fault|stack segment|divide error|invalid opcode|int3)"
+    r"\b.*\[#\d+\]"
+)
+_PLACE = re.compile(
+    r"(?:(?:RIP: \d{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(?P<module>nvidia|mlx5|efa\]))?"
+    r"|kernel BUG at \S{0,200}?\b(?P<file>nvidia|mlx5|efa)\b)"
+)
+_SOURCE_OF = {"nvidia": "nvrm", "mlx5": "mlx5", "efa": "efa"}
+_NEAR = 8_000  # bytes within which an exception says where it was
 _FOLLOWING = 3  # lines behind the mark that say what it is
 
 
@@ -34,6 +46,8 @@ class Traces:
     before: list[Line] = field(default_factory=list)  # the last few
     marks: list[tuple[Report, int]] = field(default_factory=list)  # with the lines seen since
     frames: list[Line] = field(default_factory=list)
+    oopses: list[Report] = field(default_factory=list)
+    open: bool = False  # whether the last of them has not said yet where it was
 
     def read(self, line: Line) -> None:
         """Look at a line and remember it."""
@@ -42,11 +56,28 @@ class Traces:
                 self.marks.pop()
             else:
                 self.marks[-1] = (self.marks[-1][0], self.marks[-1][1] + 1)
+        self._oops(line)
         if _MARK.match(line.text):
             self._mark(line)
         elif _FRAME.match(line.text):
             self.frames.append(line)
         self.before = [*self.before, line][-_FOLLOWING:]
+
+    def _oops(self, line: Line) -> None:
+        last = self.oopses[-1] if self.oopses else None
+        near = last is not None and line.place - last.line.place <= _NEAR
+        if _OOPS.match(line.text) and not (near and self.open):
+            last = Report(source="kernel", kind="kernel.oops", line=line)
+            self.oopses.append(last)
+            self.open = near = True
+        if last is None or not near or not self.open:
+            return
+        found = _PLACE.match(line.text)
+        if found is None:
+            return
+        if source := _SOURCE_OF.get((found["module"] or found["file"] or "").rstrip("]")):
+            self.oopses[-1] = replace(last, source=source, kind=f"{source}.trace")
+        self.open = False
 
     def _mark(self, line: Line) -> None:
         drivers = [_DRIVER.match(before.text) for before in reversed(self.before)]
@@ -61,7 +92,8 @@ class Traces:
         self.marks.append((report, 0))
 
     def reports(self) -> Iterator[Report]:
-        """Every warning that stands right behind a driver's line."""
+        """Every exception, and every warning that stands right behind a driver's line."""
+        yield from self.oopses
         for report, _ in self.marks:
             yield replace(report)
 

@@ -25,7 +25,8 @@ _NVLINK5 = range(144, 151)
 # The name of a process may hold either word, so the word is the one behind a unit.
 _UNIT = re.compile(r", *(?P<unit>[A-Z][A-Z0-9_]*(?:/[A-Z0-9_]+)?)\s")
 _WORD = re.compile(
-    r", *[A-Z][A-Z0-9_]*(?:/[A-Z0-9_]+)?\s+(?P<word>Non-?fatal|Fatal)\b", re.IGNORECASE
+    r", *[A-Z][A-Z0-9_]*(?:/[A-Z0-9_]+)?\s+(?P<word>Non-?fatal|Fatal)\b(?P<place>\s+XC\d)?",
+    re.IGNORECASE,
 )
 _STATUS = re.compile(r"\( *0x[0-9a-fA-F]+[ ,]+0x(?P<status>[0-9a-fA-F]{1,16})\b")
 
@@ -52,17 +53,18 @@ def read(line: Line) -> Report | None:
         return Report(source="xid", kind="xid.cut", line=line, device=address_of(line.text))
     code, rest = int(found["code"]), found["rest"]
     device = address_of(found["where"])
-    if not rest and len(found["code"]) == 1:  # the end of the text may have cut a longer number
+    if not rest and len(found["code"]) == 1:  # a longer number may have been cut
         return Report(source="xid", kind="xid.cut", line=line, device=device)
+    if not rest and not line.ended:
+        return Report(source="xid", kind="end", code=code, device=device, line=line)
     return Report(source="xid", kind=_words(code, rest), code=code, device=device, line=line)
 
 
 def _words(code: int, rest: str) -> str:
     """Return what the text says that overrules the code's own grade."""
     if code in _NVLINK5:
-        if word := _WORD.search(rest):
-            return "fatal" if word["word"].lower() == "fatal" else "nonfatal"
-        return _decoded(rest)
+        word = _word(rest)
+        return ("fatal" if word == "fatal" else "nonfatal") if word else _decoded(rest)
     if code == 154:
         return _action(rest)
     return "reset" if code == 94 and _ASKS_RESET.search(rest) else ""
@@ -70,7 +72,9 @@ def _words(code: int, rest: str) -> str:
 
 def _action(rest: str) -> str:
     """Return the action that is asked for now: what stands behind "to", and not the old one."""
-    new = _NEW_ACTION.search(rest)
+    # The name of a process in front may hold any words.
+    _, changed, said = rest.rpartition("changed from")
+    new = None if not changed and "name=" in rest else _NEW_ACTION.search(said)
     if new is None:
         return "reset"
     name = new["name"].lower()
@@ -84,8 +88,17 @@ def _action(rest: str) -> str:
     return _ACTIONS.get(number, "reset")
 
 
+def _word(rest: str) -> str:
+    """Return the word behind the unit, and not one in the name of a process in front of it."""
+    words = list(_WORD.finditer(rest))
+    placed = [word for word in words if word["place"]]
+    if not placed and "name=" in rest:
+        return ""
+    return next((word["word"].lower() for word in reversed(placed or words)), "")
+
+
 def _decoded(rest: str) -> str:
-    unit, status = _UNIT.search(rest), _STATUS.search(rest)
+    unit, status = next(reversed(list(_UNIT.finditer(rest))), None), _STATUS.search(rest)
     return f"unit {unit['unit']} {int(status['status'], 16)}" if unit and status else ""
 
 
@@ -94,6 +107,8 @@ def grade(catalog: Catalog, report: Report) -> Grade:
     if report.code is None:
         return catalog.kind["xid.cut"]
     base = catalog.of_xid(report.code)
+    if report.kind == "end" and base.severity is Severity.INFO:
+        return catalog.kind["xid.cut"]  # 14 may be any of 140 to 149
     if report.kind in _GRADES:
         return _GRADES[report.kind]
     if report.kind.startswith("unit "):

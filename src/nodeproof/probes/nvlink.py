@@ -7,7 +7,9 @@ from typing import Any
 
 import pynvml
 
-from nodeproof.probes import nvml
+from nodeproof import physics
+from nodeproof.probes import nvml, pcie
+from nodeproof.probes.tree import Tree, Unreadable
 from nodeproof.worker import Context
 
 # An upper bound over all products, not what a GPU has: surplus numbers are invalid arguments.
@@ -50,9 +52,15 @@ def links(context: Context) -> dict[str, Any]:
     """Work function: `links`, a row for each NVLink that the GPU has, and how many are `active`.
 
     A row has `link` (number), `active`, `speed_mbs` (MB/s as the driver counts, `None` where it
-    does not say or the link is down), `end` ("gpu", "switch", "cpu", `None` where unknown). Raises
-    `NvmlError` for any refusal.
+    does not say or the link is down), `end` ("gpu", "switch", "cpu", `None` where unknown). Beside
+    them `built_in`: how many the product has by its maker, at least 1 for an SXM board that the
+    catalogue does not know, `None` for any other; `switches`: NVSwitches on the bus, `None` where it
+    can't be read. Raises `NvmlError` for any refusal.
     """
+    try:
+        switches = len(pcie.switches(Tree(root=context.host_root)))
+    except Unreadable:
+        switches = None
     with nvml.session(context.progress):
         device = nvml.handle(context.device_id)
         rows = []
@@ -62,7 +70,20 @@ def links(context: Context) -> dict[str, Any]:
             )
             if state is not None:
                 rows.append(_row(device, context.device_id, link, active=bool(state)))
-        return {"links": rows, "active": sum(row["active"] for row in rows)}
+        name = nvml.ask_if_supported("nvmlDeviceGetName", device, about=context.device_id)
+        return {
+            "links": rows,
+            "active": sum(row["active"] for row in rows),
+            "built_in": _built_in(str(name or "")),
+            "switches": switches,
+        }
+
+
+def _built_in(name: str) -> int | None:
+    product = physics.by_name().get(name)
+    if product is not None:
+        return product.nvlinks
+    return 1 if "SXM" in name else None
 
 
 def _row(device: Any, uuid: str, link: int, *, active: bool) -> dict[str, Any]:

@@ -137,6 +137,11 @@ def movers(tree: Tree, at: Callable[[str], None] = lambda _: None) -> list[Mover
     return found
 
 
+def switches(tree: Tree) -> list[str]:
+    """Addresses of the NVSwitches on the bus, whose registers are left alone. Raises `Unreadable`."""
+    return [address for address, kind in _kinds(tree) if kind == "nvswitch"]
+
+
 def tell(context: Context) -> Callable[[str], None]:
     """Say which device is read next: the last that is heard from a worker that hangs."""
     return lambda address: context.progress(step=f"reading {address} on the PCI bus")

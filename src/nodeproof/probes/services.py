@@ -137,7 +137,7 @@ def _populated(tree: Tree, unit: str) -> bool:
 
 
 def _implied(tree: Tree) -> dict[str, str]:
-    switches = [mover.address for mover in pcie.movers(tree) if mover.kind == "nvswitch"]
+    switches = pcie.switches(tree)
     if not switches:
         return {}
     return {"nvidia-fabricmanager": f"{len(switches)} NVSwitches on the bus ({switches[0]}...)"}
