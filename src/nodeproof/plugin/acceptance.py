@@ -57,6 +57,7 @@ class Acceptance:
         self._limits: dict[str, Any] = {}
         self._verdict: Verdict | None = None
         self._writer: Writer | None = None
+        self._early: list[Mapping[str, Any]] | None = []  # events from before there was a plan
         self._interrupted = ""
         self._refused = False
         self._begun: set[str] = set()
@@ -165,6 +166,9 @@ class Acceptance:
             self._output.mkdir(parents=True, exist_ok=True)
             self._writer = Writer(self._output / FILE)
             self._record("plan", planning.record(plan))
+            early, self._early = self._early or [], None
+            for event in early:
+                self._record("event", event)
         except OSError as error:
             raise pytest.UsageError(
                 f"nodeproof: results can't be written to {self._output}: {error.strerror}"
@@ -356,6 +360,8 @@ class Acceptance:
 
     def _record(self, kind: str, content: Mapping[str, Any]) -> None:
         if self._writer is None:
+            if kind == "event" and self._early is not None:
+                self._early.append(content)
             return
         try:
             self._writer.write(kind, content)
