@@ -38,7 +38,7 @@ class Limits:
 
     The defaults are derived, not measured: a third of what a PCIe 3.0 x16 slot carries (12 of
     15.75 GB/s), for cards without peer-to-peer access that stage through the host's memory and
-    share its ports; half of that where all ranks send to all. They find a node that has fallen
+    share its ports; half of that where all ranks send at once. They find a node that has fallen
     back to sockets or a dead link, not one that is merely slow: that takes the floor of its kind,
     which a spec sets (published all-reduce: A100 SXM 229, H100 442, H200 464, B200 723 GB/s at
     1 GiB over 8 GPUs; no trustworthy figures for PCIe cards).
@@ -49,6 +49,7 @@ class Limits:
     reduce_scatter_gbs: float = 4.0
     all_to_all_gbs: float = 2.0
     broadcast_gbs: float = 4.0
+    sendrecv_gbs: float = 2.0
 
 
 def _without_a_rank(results: Results) -> Results:
@@ -84,7 +85,8 @@ def _all_but_still(collective: Collective) -> Plant:
 def test_collective_data(device: Device, result: Result, measure: Measure) -> None:
     """Wrong bits in a collective spoil every GPU's gradients, and nothing else reports them.
 
-    All-reduce, all-gather, reduce-scatter, all-to-all and broadcast are done with data whose
+    All-reduce, all-gather, reduce-scatter, all-to-all, broadcast and passing on to the next rank
+    are done with data whose
     result is known to the bit in every order of summing, in sizes from 8 bytes to the largest and
     in every repeat that is timed; each element that this device received is compared.
 
@@ -102,7 +104,7 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
         min(verified),
         unit="elements",
         at_least=1,
-        detail=f"the least of the five collectives on {device}",
+        detail=f"the least of the collectives on {device}",
     )
     measure(
         "wrong",

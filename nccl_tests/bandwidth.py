@@ -21,12 +21,13 @@ class Collective(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"  # bytes: what each rank sends, for all ranks together
     ALL_TO_ALL = "all_to_all"  # bytes: what each rank sends, its share for itself included
     BROADCAST = "broadcast"  # bytes: the root's buffer
+    SENDRECV = "sendrecv"  # bytes: what each rank sends to the next, and receives of the one before
 
 
 def factor(collective: Collective, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth: the part of `bytes` that the busiest link carries.
 
-    It is 0 for one rank in every collective but broadcast: there, nothing has to move.
+    It is 0 for one rank in every collective but broadcast and sendrecv: there, nothing has to move.
     Raises `ValueError` for fewer than one rank.
     """
     if ranks < 1:
@@ -36,7 +37,7 @@ def factor(collective: Collective, ranks: int) -> float:
             return 2 * (ranks - 1) / ranks
         case Collective.ALL_GATHER | Collective.REDUCE_SCATTER | Collective.ALL_TO_ALL:
             return (ranks - 1) / ranks
-        case Collective.BROADCAST:
+        case Collective.BROADCAST | Collective.SENDRECV:
             return 1.0
 
 

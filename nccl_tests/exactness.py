@@ -123,6 +123,8 @@ class Case:
                 return self._sum(mine + start, mine + stop, device)
             case Collective.BROADCAST:
                 return self.given(self.root, start, stop, device)
+            case Collective.SENDRECV:
+                return self.given((rank - 1) % self.ranks, start, stop, device)
             case Collective.ALL_GATHER | Collective.ALL_TO_ALL:
                 # Every rank's piece in turn: all that it has, or what it has for this rank.
                 mine = rank * self.share if self.collective is Collective.ALL_TO_ALL else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,16 +41,18 @@ def exchange(
     max_bytes_gpu: int,
     plant: str = "",
     timeout_s: float = 30.0,
+    only: Sequence[str] = (),
+    sweep: bool = True,
 ) -> dict[str, Any]:
-    """Do the five collectives with the other ranks of `context.group`.
+    """Do the collectives, or `only` these, with the other ranks of `context.group`.
 
-    Sizes grow from 8 bytes by factors of 16 to the largest, rounded up to whole elements for
+    Without `sweep` the largest size alone. Sizes grow from 8 bytes by factors of 16 to the largest, rounded up to whole elements for
     every rank. Each is verified in full; at the largest, `WARM_UPS` and `REPEATS` more are done
     with fresh data, the latter timed, all verified.
     `plant="flip"` flips one bit, after the collective, in two outputs of each collective on this
     rank, one of the sweep and one of the repeats, and uses small sizes only.
 
-    Returns, of this rank: `wrong` elements, the first 16 of them in `found` and what was `planted`
+    Returns, of this rank: `own_times` {collective: seconds of each timed repeat}, `wrong` elements, the first 16 of them in `found` and what was `planted`
     (as `exactness.difference` gives them), `checked` {collective: elements}, `rows` (one for each
     collective, type and size: `collective, dtype, bytes, elements, wrong, timed`), `repeats`
     {collective: how many were timed}, `own_seconds` {collective: median of this rank's own}; and
@@ -58,7 +60,7 @@ def exchange(
     and `busbw_gbs` {collective: GB/s}, `largest_bytes` {collective: bytes}, `size` (ranks),
     `transport` {backend, nccl, torch}.
 
-    Raises `ValueError` for an unknown plant, no group or no compute device; `UnfinishedError`,
+    Raises `ValueError` for an unknown plant or collective, no group or no compute device; `UnfinishedError`,
     naming the rank that was missing, when something done together fails or takes over
     `timeout_s`; `DisagreementError` when the ranks were not told the same.
     """
@@ -73,14 +75,17 @@ def exchange(
     else:
         torch.set_num_threads(context.threads)
     largest = _PLANTED_BYTES if plant else max_bytes_gpu if on_gpu else max_bytes_cpu
+    chosen = [Collective(name) for name in only] or list(Collective)
     terms = {"seed": context.seed, "largest": largest, "plant": plant, "size": group.size}
+    terms |= {"only": [c.value for c in chosen], "sweep": sweep}
     with Meeting(group, device=device, terms=terms, timeout_s=timeout_s) as meeting:
         rank = _Rank(
             meeting=meeting,
             context=context,
             device=device,
-            sweep=_sweep(largest, group.size, context.seed),
-            repeats=_repeats(largest, group.size, context.seed),
+            chosen=chosen,
+            sweep=_sweep(largest, group.size, context.seed, chosen) if sweep else [],
+            repeats=_repeats(largest, group.size, context.seed, chosen),
         )
         if plant:
             rank.choose_plants()
@@ -100,6 +105,7 @@ class _Rank:
     meeting: Meeting
     context: Context
     device: str
+    chosen: list[Collective]
     sweep: list[Case]
     repeats: list[Case]
     plants: dict[Case, tuple[int, int]] = field(default_factory=dict)  # element and bit
@@ -116,8 +122,8 @@ class _Rank:
     def choose_plants(self) -> None:
         # By seed and rank, so that every rank's faults lie elsewhere and can be replayed.
         choice = random.Random(f"{self.context.seed}/{self.me}")
-        for collective in Collective:
-            for cases in (self.sweep, self.repeats):
+        for collective in self.chosen:
+            for cases in (self.sweep, self.repeats) if self.sweep else (self.repeats,):
                 case = choice.choice([c for c in cases if c.collective is collective])
                 bits = 8 * case.itemsize
                 self.plants[case] = choice.randrange(case.count_out), choice.randrange(bits)
@@ -155,10 +161,10 @@ class _Rank:
     def result(self, times: list[dict[str, list[float]]]) -> dict[str, Any]:
         ranks = self.meeting.group.size
         bytes_of = {c.collective: c.size_bytes for c in self.repeats}
-        seconds = {c: bandwidth.slowest([t[c.value] for t in times]) for c in Collective}
+        seconds = {c: bandwidth.slowest([t[c.value] for t in times]) for c in self.chosen}
         checked = {
             c.value: sum(r["elements"] for k, r in self.rows.items() if k[0] == c.value)
-            for c in Collective
+            for c in self.chosen
         }
         return {
             "wrong": self.wrong,
@@ -173,7 +179,8 @@ class _Rank:
             "busbw_gbs": {
                 c.value: bandwidth.busbw_gbs(c, bytes_of[c], seconds[c], ranks) for c in seconds
             },
-            "largest_bytes": {c.value: bytes_of[c] for c in Collective},
+            "own_times": self.seconds,
+            "largest_bytes": {c.value: bytes_of[c] for c in self.chosen},
             "size": ranks,
         }
 
@@ -218,7 +225,7 @@ class _Rank:
         row["timed"] = row["timed"] or case.repeat > WARM_UPS
 
 
-def _sweep(largest: int, ranks: int, seed: int) -> list[Case]:
+def _sweep(largest: int, ranks: int, seed: int, chosen: Sequence[Collective]) -> list[Case]:
     sizes = [_LEAST_BYTES]
     while sizes[-1] * _GROWTH < largest:
         sizes.append(sizes[-1] * _GROWTH)
@@ -232,12 +239,12 @@ def _sweep(largest: int, ranks: int, seed: int) -> list[Case]:
             seed=seed,
         )
         for size in dict.fromkeys(sizes)
-        for collective in Collective
+        for collective in chosen
         for dtype in (_SUM_TYPES if collective in SUMS else (_TIMED_TYPE[collective],))
     ]
 
 
-def _repeats(largest: int, ranks: int, seed: int) -> list[Case]:
+def _repeats(largest: int, ranks: int, seed: int, chosen: Sequence[Collective]) -> list[Case]:
     return [
         Case(
             collective=collective,
@@ -247,7 +254,7 @@ def _repeats(largest: int, ranks: int, seed: int) -> list[Case]:
             seed=seed,
             repeat=repeat,
         )
-        for collective in Collective
+        for collective in chosen
         for repeat in range(1, WARM_UPS + REPEATS + 1)
     ]
 
@@ -261,6 +268,21 @@ def _newest(*names: str) -> Callable[..., Any]:
     raise ValueError(f"torch {torch.__version__} has none of {', '.join(names)}")
 
 
+def _pass_on(output: Any, given: Any) -> None:
+    """Send to the next rank and receive of the one before, both at once."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        output.copy_(given)
+        return
+    ways = [
+        dist.P2POp(dist.isend, given, (rank + 1) % size),
+        dist.P2POp(dist.irecv, output, (rank - 1) % size),
+    ]
+    # In one batch, since NCCL lets ranks wait for each other otherwise.
+    for request in dist.batch_isend_irecv(ways):
+        request.wait()
+
+
 # Looked up when called, so that what stands in torch.distributed at that time is what is tested.
 _OPERATIONS: dict[Collective, Callable[[Any, Any, int], Any]] = {
     Collective.ALL_REDUCE: lambda output, _given, _root: dist.all_reduce(output),
@@ -272,6 +294,7 @@ _OPERATIONS: dict[Collective, Callable[[Any, Any, int], Any]] = {
     )(output, given),
     Collective.ALL_TO_ALL: lambda output, given, _root: dist.all_to_all_single(output, given),
     Collective.BROADCAST: lambda output, _given, root: dist.broadcast(output, src=root),
+    Collective.SENDRECV: lambda output, given, _root: _pass_on(output, given),
 }
 
 

@@ -1,10 +1,11 @@
-"""Ranks of one node that come together for collectives, and can say who is missing.
+"""Ranks that come together for collectives, and can say who is missing.
 
 What Gloo, NCCL and the store raise names the wrong peer or none (measured with torch 2.13: of
 three ranks, the survivors of one that was killed blame each other; a rank that never came is not
 named at all). So each rank writes into the meeting's store who it is (its process), and, before
 each thing done together, how far it has come; when something fails, the others look up who is
-dead, stopped, gave up or stayed behind. All ranks run on one node, so their processes can be seen.
+dead, stopped, gave up or stayed behind. Processes can be seen on the own node only; of another
+node's ranks it is known how far they came, and whether they left for a reason of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
+from nodeproof.nccl_tests.stores import GoneError, Store, prefer
 from nodeproof.worker import Group
 
 _POLL_S = 0.02
@@ -65,8 +67,7 @@ class Meeting:
         self._device = torch.device(device)
         self._terms = dict(terms)
         self._step = 0
-        self._store = dist.FileStore(group.store, group.size)
-        self._store.set_timeout(timedelta(seconds=timeout_s))
+        self._store = Store(group, timeout_s=timeout_s)
 
     @property
     def backend(self) -> str:
@@ -74,7 +75,12 @@ class Meeting:
         return "nccl" if self._device.type == "cuda" else "gloo"
 
     def __enter__(self) -> Self:
-        me = {"pid": os.getpid(), "born": _process(os.getpid())[1], "terms": self._terms}
+        me = {
+            "pid": os.getpid(),
+            "born": _process(os.getpid())[1],
+            "host": self.group.host,
+            "terms": self._terms,
+        }
         told = self.share("here", me)
         for rank, other in enumerate(told):
             if other["terms"] != self._terms:
@@ -82,13 +88,12 @@ class Meeting:
                     f"{self._name(rank)} was told {other['terms']}, "
                     f"{self._name(self.group.rank)} {self._terms}"
                 )
-        if self._device.type != "cuda":
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # one node: no other interface has a part in it
+        prefer(self.group)
         try:
             with self.together("joining"):
                 dist.init_process_group(
                     self.backend,
-                    store=dist.PrefixStore("torch", self._store),
+                    store=self._store.under("torch"),
                     rank=self.group.rank,
                     world_size=self.group.size,
                     timeout=timedelta(seconds=self._backstop_s),
@@ -156,8 +161,8 @@ class Meeting:
         self._store.set(f"{name}/{self.group.rank}", json.dumps(value, allow_nan=False))
 
     def _said(self, name: str, rank: int) -> Any:
-        key = f"{name}/{rank}"
-        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+        value = self._store.find(f"{name}/{rank}")
+        return None if value is None else json.loads(value)
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} ({self.group.labels[rank]})"
@@ -166,6 +171,12 @@ class Meeting:
 
     def _missing(self) -> str:
         """One sentence on who is to be looked at first."""
+        try:
+            return self._looked_up()
+        except GoneError as error:
+            return str(error)
+
+    def _looked_up(self) -> str:
         others = [rank for rank in range(self.group.size) if rank != self.group.rank]
         absent = [rank for rank in others if self._said("here", rank) is None]
         ends = time.monotonic() + _SETTLE_S
@@ -195,13 +206,16 @@ class Meeting:
             here = self._said("here", rank)
             if rank == self.group.rank or here is None:
                 continue
-            state, born = _process(here["pid"])
-            if born != here["born"]:
-                state = ""
             own, _ = self._left(rank)
             if own:
                 gone.append(f"{self._name(rank)} gave up: {own}")
-            elif state in _STATES:
+                continue
+            if here["host"] != self.group.host:
+                continue  # its process can't be seen from here
+            state, born = _process(here["pid"])
+            if born != here["born"]:
+                state = ""
+            if state in _STATES:
                 gone.append(f"{self._name(rank)}, process {here['pid']}, {_STATES[state]}")
         return gone
 
@@ -216,7 +230,9 @@ class Meeting:
         if error is not None:
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
             victim = isinstance(error, UnfinishedError)
-            self._say("left", {"own": "" if victim else text, "others": text if victim else ""})
+            said = {"own": "" if victim else text, "others": text if victim else ""}
+            with contextlib.suppress(GoneError):
+                self._say("left", said)
         if not dist.is_initialized():
             return
         # In a thread, since a hung NCCL would keep the reason of the failure from being told.

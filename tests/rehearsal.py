@@ -28,6 +28,7 @@ all_reduce_gbs = 0.001
 all_gather_gbs = 0.001
 reduce_scatter_gbs = 0.001
 all_to_all_gbs = 0.001
+sendrecv_gbs = 0.001
 broadcast_gbs = 0.001
 ["device.burnin.throughput"]
 cpu_p5_of_median = 0.06

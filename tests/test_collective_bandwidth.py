@@ -13,6 +13,7 @@ from nodeproof.nccl_tests.bandwidth import Collective, algbw_gbs, busbw_gbs, fac
         (Collective.REDUCE_SCATTER, {2: 0.5, 4: 0.75, 8: 0.875}),
         (Collective.ALL_TO_ALL, {2: 0.5, 4: 0.75, 8: 0.875}),
         (Collective.BROADCAST, {2: 1.0, 4: 1.0, 8: 1.0}),
+        (Collective.SENDRECV, {2: 1.0, 4: 1.0, 8: 1.0}),
     ],
 )
 def test_a_collective_loads_its_busiest_link_as_nccl_tests_define_it(collective, by_ranks):

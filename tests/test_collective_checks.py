@@ -6,7 +6,7 @@ from nodeproof.acceptance import test_collectives as suite
 from nodeproof.checks import CannotMeasure, Device, DeviceKind, spec_of
 from nodeproof.model import Measurement
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
 GPU = Device(kind=DeviceKind.GPU, id="GPU-a", label="gpu0")
 NODE = Device(kind=DeviceKind.NODE, id="node-1", label="node-1")
 LIMITS = suite.Limits()

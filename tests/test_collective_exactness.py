@@ -42,6 +42,8 @@ def done_by_hand(case, rank):
             return torch.cat([buffer[mine] for buffer in given])
         case Collective.BROADCAST:
             return given[case.root]
+        case Collective.SENDRECV:
+            return given[rank - 1]
 
 
 KINDS = [(c, dtype) for c in Collective for dtype in (SUM_TYPES if c in SUMS else ["int32"])]

@@ -94,13 +94,14 @@ def sabotage(folder, code):
     return {"PYTHONPATH": str(folder)}
 
 
-def test_sound_ranks_get_every_bit_right_and_measure_all_five(node):
+def test_sound_ranks_get_every_bit_right_and_measure_every_collective(node):
     results = node.results(max_bytes_cpu=100_000)
     assert [r["wrong"] for r in results] == [0, 0, 0]
     assert [r["found"] + r["planted"] for r in results] == [[], [], []]
     for result in results:
         assert set(result) == {
             *("wrong", "found", "planted", "checked", "rows", "repeats", "own_seconds", "seconds"),
+            *("own_times",),
             *("algbw_gbs", "busbw_gbs", "largest_bytes", "size", "transport"),
         }
         assert result["size"] == 3
@@ -123,7 +124,7 @@ def test_every_size_and_type_is_verified_and_every_repeat(node):
     assert {key[2] for key in rows if key[:2] == sums[0]} == {12, 132, 2052, 3000}
     kinds = {key[:2] for key in rows}
     assert kinds >= {*sums, *(("reduce_scatter", t) for _, t in sums)}
-    assert len(kinds) == 11  # and the three that copy, as int32
+    assert len(kinds) == 12  # and the four that copy, as int32
     assert rows["all_reduce", "float32", 3000]["elements"] == 8 * 750  # once, and 2 and 5 times
     assert rows["all_reduce", "int64", 3000]["elements"] == 375
     assert rows["reduce_scatter", "float32", 3000]["elements"] == 8 * 250
@@ -136,7 +137,7 @@ def test_a_planted_flip_is_found_exactly_where_each_rank_put_it(node):
     results = node.results(plant="flip", max_bytes_cpu=4 << 20)
     for result in results:
         assert result["found"] == result["planted"]
-        assert result["wrong"] == 10
+        assert result["wrong"] == 12
         # One in the sweep and one in the repeats of each collective.
         assert sorted((p["collective"], p["repeat"] > 0) for p in result["planted"]) == sorted(
             (name, repeated) for name in COLLECTIVES for repeated in (False, True)
@@ -158,7 +159,7 @@ def test_one_rank_alone_verifies_its_data_and_claims_no_bandwidth(nodes):
     assert min(result["checked"].values()) > 0
     (planted,) = node.results(plant="flip")
     assert planted["found"] == planted["planted"]
-    assert len(planted["planted"]) == 10
+    assert len(planted["planted"]) == 12
 
 
 def test_two_ranks_with_a_faulty_library_on_one_show_which_data_is_wrong(nodes, tmp_path):
@@ -212,7 +213,7 @@ def test_two_ranks_with_a_faulty_library_on_one_show_which_data_is_wrong(nodes, 
             assert row["wrong"] == row["elements"]
         if collective == "reduce_scatter" and size >= 128:
             assert row["wrong"] > 0.8 * row["elements"]
-        if collective == "broadcast":
+        if collective in {"broadcast", "sendrecv"}:
             assert row["wrong"] == 0
     assert faulty["wrong"] == sum(row["wrong"] for row in rows.values())
     assert len(faulty["found"]) == 16

@@ -43,6 +43,7 @@ LIMITS: Mapping[tuple[str, str], Quantity] = {
     ("node.collective.bandwidth", "all_gather_gbs"): Quantity.NVLINK,
     ("node.collective.bandwidth", "reduce_scatter_gbs"): Quantity.NVLINK,
     ("node.collective.bandwidth", "all_to_all_gbs"): Quantity.NVLINK,
+    ("node.collective.bandwidth", "sendrecv_gbs"): Quantity.NVLINK,
     ("node.collective.bandwidth", "broadcast_gbs"): Quantity.NVLINK,
     ("node.transfers.pairs", "pair_gbs"): Quantity.NVLINK,
     ("device.burnin.throughput", "median_tflops"): Quantity.BF16,

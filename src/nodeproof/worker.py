@@ -37,8 +37,9 @@ class Group:
 
     rank: int
     size: int
-    store: str  # path of a file that exists for this meeting alone
+    store: str  # a file that exists for this meeting alone, or tcp://HOST:PORT/MEETING
     labels: tuple[str, ...]  # of the devices, by rank
+    host: str = ""  # the node of this rank, where ranks are of several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
