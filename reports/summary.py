@@ -22,7 +22,7 @@ def lines(verdict: Verdict, where: str = "", *, rehearsal: bool = False) -> list
 
 
 def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
-    name = str(verdict.plan.node.get("name", "")) if verdict.plan else ""
+    name = _name(verdict)
     counts = verdict.counts
     yield (
         f"{verdict.decision.upper()} {name}: {counts['pass']} passed, {counts['fail']} failed, "
@@ -49,6 +49,12 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
         return
     else:
         yield f"verdict: {verdict.decision}"
+
+
+def _name(verdict: Verdict) -> str:
+    node = verdict.plan.node if verdict.plan else {}
+    nodes = node.get("group")
+    return f"group of {nodes} nodes" if nodes else str(node.get("name", ""))
 
 
 def _told(reasons: Sequence[Reason]) -> Iterator[str]:

@@ -47,7 +47,7 @@ JUDGED = [
     ("model.py", "return low and high and math.isfinite(self.value)", "return True", "cores", "cpu.cores"),
     ("model.py", "self.at_most is None or self.value <= self.at_most", "True", "time_sync", "time.sync"),
     ("plugin/judging.py", "broken = [m for m in taken if not m.held]", "broken: list[Measurement] = []", "clock", "clock.source"),
-    ("verdict.py", "elif found[key] == 0 and", "elif False and", "cores", WITHHELD),
+    ("case.py", "elif found[key] == 0 and", "elif False and", "cores", WITHHELD),
 ]  # fmt: skip
 SHORT = {"int8", "fp32", "collective_data", "cores", "collective_bandwidth", "time_sync", "clock"}
 

@@ -26,6 +26,7 @@ class Why(StrEnum):
     FAILED = "failed"
     SHORT = "short of a limit for want of something other than sound hardware"
     LINK = "a link failed, which blames neither of its ends"
+    GROUP = "the group failed together, which blames none of its members"
     UNTRUSTED = "failed, but its detector was not proved in this run"
     ERRORED = "not measured"
     SKIPPED = "skipped, though required"
@@ -209,6 +210,8 @@ class Case:
                 return Why.SHORT
             case Outcome.FAIL if finding.device.kind is DeviceKind.LINK:
                 return Why.LINK
+            case Outcome.FAIL if finding.device.kind is DeviceKind.GROUP:
+                return Why.GROUP
             case Outcome.FAIL:
                 return (
                     Why.FAILED
@@ -249,7 +252,7 @@ class Case:
 
     def _withheld(self) -> Iterator[Key]:
         for device in self.plan.devices:
-            if device.kind is DeviceKind.NODE:
+            if device.kind in {DeviceKind.NODE, DeviceKind.GROUP}:
                 yield Key(check=WITHHELD, kind=device.kind, device=device.id)
 
     def _about(self, why: Why, key: Key, said: str = "") -> Reason:

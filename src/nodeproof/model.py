@@ -63,6 +63,8 @@ class DeviceKind(StrEnum):
     LINK = "link"
     NODE = "node"  # what the devices of one node do together
     HOST = "host"  # the machine around them
+    MEMBER = "member"  # a node among those that work together
+    GROUP = "group"  # what the members do together
 
 
 COMPUTE = (DeviceKind.GPU, DeviceKind.CPU)

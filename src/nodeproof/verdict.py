@@ -6,6 +6,7 @@ nothing speaks against it.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,16 @@ from nodeproof.manifest import Manifest
 from nodeproof.model import COMPUTE, DeviceKind, Finding, Outcome, Remedy, Waiver
 from nodeproof.results import Plan, Results
 
-__all__ = ["WITHHELD", "Decision", "Reason", "Verdict", "Why", "decide", "is_rehearsal"]
+__all__ = [
+    "WITHHELD",
+    "Decision",
+    "Reason",
+    "Verdict",
+    "Why",
+    "decide",
+    "decide_any",
+    "is_rehearsal",
+]
 
 SCHEMA = 1
 
@@ -51,6 +61,7 @@ class Verdict:
     plan: Plan | None
     ended: str
     loaded_s: float
+    members: Mapping[str, Decision] | None = None  # of a group: what becomes of each
 
     def document(self) -> dict[str, Any]:
         """Return the content of `verdict.json`, in plain values."""
@@ -84,7 +95,12 @@ class Verdict:
             "loaded_s": round(min(self.loaded_s, sys.float_info.max), 3),
             "started": plan.started if plan else "",
             "ended": self.ended,
+            **({} if self.members is None else {"members": _words(self.members)}),
         }
+
+
+def _words(members: Mapping[str, Decision]) -> dict[str, str]:
+    return {name: decision.value for name, decision in members.items()}
 
 
 def _row(reason: Reason) -> dict[str, Any]:
@@ -117,6 +133,82 @@ def of_a_node(plan: Plan) -> Iterator[Reason]:
     for kind in (DeviceKind.NODE, DeviceKind.HOST):
         if kinds[kind] != 1:
             yield doubt(f"the plan names {kinds[kind]} devices of kind {kind}, not one")
+
+
+def of_a_group(plan: Plan) -> Iterator[Reason]:
+    """Doubts about a plan that undertook the proof of nodes that work together."""
+    kinds = Counter(device.kind for device in plan.devices)
+    if kinds[DeviceKind.GROUP] != 1:
+        yield doubt(f"the plan names {kinds[DeviceKind.GROUP]} groups, not one")
+    nodes, members = plan.node.get("group"), kinds[DeviceKind.MEMBER]
+    if type(nodes) is not int or nodes < 1:
+        yield doubt(f"the plan says of its group that it is of {nodes!r} nodes")
+    elif members != nodes:
+        yield doubt(f"the plan names {members} members of a group of {nodes}")
+    for kind in (*COMPUTE, DeviceKind.NODE, DeviceKind.HOST):
+        if kinds[kind]:
+            yield doubt(
+                f"the plan of a group names {kinds[kind]} devices of kind {kind}: what was judged "
+                "is not told apart from one node"
+            )
+
+
+def decide_any(results: Results, manifest: Manifest) -> Verdict:
+    """Judge a results file of a node or of a group of nodes, whichever its plan is.
+
+    No gate may call this: what releases a node is the proof of that node, which `decide` wants.
+    """
+    plan = results.plan
+    if plan is None or all(d.kind is not DeviceKind.GROUP for d in plan.devices):
+        return decide(results, manifest)
+    told = decide(results, manifest, of_its_plan=of_a_group)
+    return dataclasses.replace(told, members=dict(_members(plan, told)))
+
+
+# What a bad member alone explains: all wait for it.
+_HELD_UP = frozenset({"fabric.group.bandwidth", "fabric.group.steadiness"})
+
+
+def _members(plan: Plan, told: Verdict) -> Iterator[tuple[str, Decision]]:
+    """Say what becomes of each member.
+
+    One that a fail names is rejected. One is accepted if all that is held against anybody is about
+    another member, or about a link that doesn't end at it, or is a shortfall of the whole group
+    while a fail names another member, for which the group waited. Whatever is said of the run, of
+    the file or of the group's own proof speaks against every member.
+    """
+    kinds = {device.id: device.kind for device in plan.devices}
+    failed = {r.device for r in told.failed if kinds.get(r.device) is DeviceKind.MEMBER}
+    # Who is failed by something that is no member is nobody known: all are in doubt.
+    doubts = [*told.undecided, *(r for r in told.failed if r.device not in failed)]
+    for device in plan.devices:
+        if device.kind is not DeviceKind.MEMBER:
+            continue
+        if device.id in failed:
+            yield device.id, Decision.REJECT
+            continue
+        clear = all(_elsewhere(r, device.id, kinds, blamed=bool(failed)) for r in doubts)
+        yield device.id, Decision.ACCEPT if clear else Decision.UNDECIDED
+
+
+def _elsewhere(
+    reason: Reason, member: str, kinds: Mapping[str, DeviceKind], *, blamed: bool
+) -> bool:
+    """Whether a doubt leaves this member alone; `blamed` is another that a fail names."""
+    match kinds.get(reason.device):
+        case DeviceKind.MEMBER:
+            return reason.device != member
+        case DeviceKind.LINK:
+            ends = reason.device.split("|")
+            return (
+                len(ends) == 2
+                and all(kinds.get(e) is DeviceKind.MEMBER for e in ends)
+                and (member not in ends)
+            )
+        case DeviceKind.GROUP:
+            short = reason.why in {Why.SHORT, Why.GROUP}
+            return blamed and short and reason.check in _HELD_UP
+    return False
 
 
 def decide(

@@ -32,7 +32,9 @@ def read(args: argparse.Namespace) -> options.Options:
         "record",
         "replay",
     )
-    told = options.read(argparse.Namespace(**{f"nodeproof_{n}": getattr(args, n) for n in names}))
+    asked = {f"nodeproof_{name}": getattr(args, name) for name in names}
+    asked["nodeproof_group"] = getattr(args, "group", None)
+    told = options.read(argparse.Namespace(**asked))
     declared = suites()
     spec.known(told.spec, declared)
     for check in told.spec.limits:

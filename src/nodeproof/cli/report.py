@@ -7,7 +7,7 @@ import importlib
 import sys
 
 from nodeproof import manifest, results
-from nodeproof.verdict import decide
+from nodeproof.verdict import decide_any
 
 
 def main(args: argparse.Namespace) -> int:
@@ -18,7 +18,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"nodeproof: {args.file}: {error.strerror}", file=sys.stderr)
         return 2
     renderer = importlib.import_module(f"nodeproof.reports.{args.format}")
-    text: str = renderer.render(found, decide(found, manifest.shipped()))
+    text: str = renderer.render(found, decide_any(found, manifest.shipped()))
     if args.output is None:
         sys.stdout.write(text)
         return 0

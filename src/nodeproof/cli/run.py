@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -78,7 +78,12 @@ def main(args: argparse.Namespace) -> int:
     return status
 
 
-def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
+def command(
+    args: argparse.Namespace,
+    output: Path,
+    scratch: Path,
+    suites: Sequence[str] = ("nodeproof.acceptance",),
+) -> list[str]:
     """Build the pytest command line; nothing of the user's own pytest settings gets into it."""
     settings = scratch / "pytest.ini"
     settings.write_text("[pytest]\n")
@@ -99,6 +104,7 @@ def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
         "seed": getattr(args, "seed", None),
         "record": getattr(args, "record", None),
         "replay": args.replay.absolute() if getattr(args, "replay", None) else None,
+        "group": getattr(args, "group", None),
     }
     ours = [f"--nodeproof-{k}={v}" for k, v in chosen.items() if v not in {None, ""}]
     if args.selftest_only:
@@ -118,7 +124,7 @@ def command(args: argparse.Namespace, output: Path, scratch: Path) -> list[str]:
         "--color=no",
         "-ra",
         "--pyargs",
-        "nodeproof.acceptance",
+        *suites,
         *ours,
     ]
 

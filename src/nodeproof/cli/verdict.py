@@ -8,7 +8,7 @@ import sys
 from nodeproof import manifest, results
 from nodeproof.reports import json as json_report
 from nodeproof.reports import summary
-from nodeproof.verdict import Decision, decide
+from nodeproof.verdict import Decision, decide_any
 
 
 def main(args: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             print(f"nodeproof: {path}: {error.strerror}", file=sys.stderr)
             return 2
-        told = decide(found, manifest.shipped())
+        told = decide_any(found, manifest.shipped())
         decisions.append(told.decision)
         if args.json:
             print(json_report.render(found, told), end="")

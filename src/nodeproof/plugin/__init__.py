@@ -55,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--nodeproof-replay", type=Path, default=None, help="a recording to take the node's place"
     )
     group.addoption(
+        "--nodeproof-group",
+        type=Path,
+        default=None,
+        help="what `nodeproof fabric run` wrote down: judge those nodes and what they did together",
+    )
+    group.addoption(
         "--nodeproof-selftest-only",
         action="store_true",
         help="only feed every detector its planted fault",

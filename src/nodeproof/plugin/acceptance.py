@@ -283,6 +283,8 @@ class Acceptance:
         return self._limits[declared.id]
 
     def _expected(self) -> int | None:
+        if self.options.group:  # how many members there have to be, the identity says
+            return None
         expected = getattr(self._limits.get(planning.COUNT), "expected", None)
         return expected if isinstance(expected, int) else None
 
@@ -302,6 +304,8 @@ class Acceptance:
             self._record("event", {"name": "telemetry.lost", "lines": self._writer.lost})
         if exitstatus not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
             self._interrupted = self._interrupted or f"pytest ended with status {int(exitstatus)}"
+        if self.options.group:
+            self._interrupted = self._interrupted or self.options.group.group.interrupted
         end = End(boot_id=self._boot_id(), ended=now(), interrupted=self._interrupted)
         so_far = dataclasses.replace(parse(self._writer.content()), end=end, problems=())
         test = selftesting.withheld(self.machine.node, so_far, manifest.shipped())
@@ -312,7 +316,7 @@ class Acceptance:
         writer.close()
         if self.options.selftest_only:
             return
-        self._verdict = verdict.decide(parse(content), manifest.shipped())
+        self._verdict = verdict.decide_any(parse(content), manifest.shipped())
         # A selection is no accept, and yet no failure of the tests that were selected.
         doubts = [r for r in self._verdict.undecided if r.why is not Why.UNPLANNED]
         if exitstatus == pytest.ExitCode.OK and (doubts or self._verdict.failed):
@@ -321,6 +325,8 @@ class Acceptance:
     def _boot_id(self) -> str:
         if self.options.replay:
             return str(self.machine.identity["boot_id"])
+        if self.options.group:
+            return self.options.group.group.boot_id_end
         return boot_id(self.options.host_root)
 
     def _record_node(self, exitstatus: int) -> None:

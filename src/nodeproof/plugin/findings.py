@@ -13,6 +13,7 @@ from nodeproof.plugin.judging import Judgement, Measurements
 from nodeproof.plugin.performing import Done
 
 _SHOWN = 64  # items of a list kept as evidence
+_LONGEST = 1 << 17  # characters of one value; nothing of one node comes near it
 
 
 def call(
@@ -91,9 +92,13 @@ def finding(
 
 
 def _evidence(answer: Any) -> dict[str, Any]:
-    """Keep what is short: long lists are data of a plot and not evidence."""
+    """Keep what is short: long lists are data of a plot, and logs have a file of their own."""
     if answer is None:
         return {}
-    return {
+    shown = {
         name: value[:_SHOWN] if isinstance(value, list) else value for name, value in answer.items()
+    }
+    return {
+        name: value if (size := len(repr(value))) <= _LONGEST else f"left out: {size} characters"
+        for name, value in shown.items()
     }

@@ -10,6 +10,8 @@ from typing import Any
 from nodeproof.checks import Work
 from nodeproof.manifest import shipped
 from nodeproof.model import Device, DeviceKind
+from nodeproof.nccl_tests.record import Record
+from nodeproof.plugin import answering
 from nodeproof.plugin.options import Options, Target
 from nodeproof.plugin.performing import Performer, WorkFailed
 from nodeproof.probes.boot import boot_id, instance_type
@@ -31,10 +33,10 @@ VERSIONS = Work(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One node as it was found at the start of a run."""
+    """One node as it was found at the start of a run, or a group of them."""
 
-    node: Device
-    host: Device
+    node: Device  # or the group
+    host: Device | None  # a group has none
     devices: tuple[Device, ...]  # under test
     says: str  # one sentence for people about the devices
     identity: Mapping[str, Any]
@@ -42,12 +44,19 @@ class Machine:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether there is anything but GPUs of this node under test."""
+        """Whether there is anything but GPUs under test."""
+        if self.node.kind is DeviceKind.GROUP:
+            return bool(self.identity["rehearsal"])
         return self.replayed or any(d.kind is not DeviceKind.GPU for d in self.devices)
 
     def of_kinds(self, kinds: tuple[DeviceKind, ...]) -> list[Device]:
         """Return what a check of these kinds is about, in a stable order."""
-        return [d for d in (self.node, self.host, *self.devices) if d.kind in kinds]
+        return [d for d in self.all if d.kind in kinds]
+
+    @property
+    def all(self) -> tuple[Device, ...]:
+        """Everything that can be judged."""
+        return (self.node, *((self.host,) if self.host else ()), *self.devices)
 
 
 def look(runner: Performer, options: Options, *, identify: bool) -> Machine:
@@ -55,6 +64,8 @@ def look(runner: Performer, options: Options, *, identify: bool) -> Machine:
 
     With `identify` the versions of the software are read too, which loads torch in a worker.
     """
+    if options.group:
+        return _group(options.group, options)
     replay = options.replay
     here = "replayed" if replay else platform.node() or "node"  # a recording does not say its name
     name = options.node_name or here
@@ -86,6 +97,32 @@ def look(runner: Performer, options: Options, *, identify: bool) -> Machine:
             "devices_say": str(answer.get("says", "")),
         },
         replayed=replay is not None,
+    )
+
+
+def _group(record: Record, options: Options) -> Machine:
+    """Return the members of a group and what is between them; nothing is asked of this machine."""
+    name = options.node_name or record.group.head_name
+    whole = answering.whole(record)
+    return Machine(
+        node=whole,
+        host=None,
+        devices=(*answering.members(record), *answering.links(record, options.spec)),
+        says=f"a group of {record.group.nodes}",
+        identity={
+            "name": name,
+            "uid": options.node_uid,
+            "boot_id": record.group.boot_id,
+            "instance_type": ", ".join(sorted({m.instance_type for m in record.came} - {""})),
+            "kernel": "",
+            "rehearsal": options.target is Target.CPU,
+            "group": record.group.nodes,
+            "record": record.digest,
+            "driver": {},
+            "software": answering.software(record),
+            "devices_say": f"a group of {record.group.nodes}",
+        },
+        replayed=False,
     )
 
 

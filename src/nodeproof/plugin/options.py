@@ -13,6 +13,8 @@ from typing import Any
 
 from nodeproof import spec, spec_choice, waivers
 from nodeproof.model import Profile, Waiver
+from nodeproof.nccl_tests import record as group_record
+from nodeproof.nccl_tests.record import Record
 from nodeproof.plugin import recording
 from nodeproof.plugin.chosen import chosen
 from nodeproof.plugin.recording import Recording
@@ -64,6 +66,7 @@ class Options:
     selftest_only: bool
     record: Path | None
     replay: Recording | None
+    group: Record | None = None  # nodes that worked together, to be judged by what they wrote down
 
 
 def read(given: Any) -> Options:
@@ -73,9 +76,12 @@ def read(given: Any) -> Options:
     """
     profile = Profile(_one_of("profile", given.nodeproof_profile, list(Profile)))
     target = Target(_one_of("device", given.nodeproof_device, list(Target)))
+    group = _group(given)
     cpu_devices, replay = given.nodeproof_cpu_devices, _replay(given)
     if replay:
         target, cpu_devices = _as_recorded(target, replay), replay.cpu_devices
+    if group:
+        target = _as_in_group(target, group)
     for name, value in (
         ("--cpu-devices", cpu_devices),
         ("--expect-gpus", given.nodeproof_expect_gpus),
@@ -98,7 +104,7 @@ def read(given: Any) -> Options:
             "GPU to hold against it"
         )
     if target is Target.CPU:
-        if "expected" not in told.limits.get(_COUNT, {}):
+        if group is None and "expected" not in told.limits.get(_COUNT, {}):
             expected = cpu_devices
         told = told.over(spec.load(spec.REHEARSAL))  # what a site sets, it sets for rehearsals too
     return Options(
@@ -118,6 +124,7 @@ def read(given: Any) -> Options:
         selftest_only=given.nodeproof_selftest_only,
         record=given.nodeproof_record,
         replay=replay,
+        group=group,
     )
 
 
@@ -130,6 +137,32 @@ def _replay(given: Any) -> Recording | None:
         return recording.load(given.nodeproof_replay)
     except recording.RecordingError as error:
         raise OptionError(str(error)) from None
+
+
+def _group(given: Any) -> Record | None:
+    if given.nodeproof_group is None:
+        return None
+    for name, value in (
+        ("--replay", given.nodeproof_replay),
+        ("--record", given.nodeproof_record),
+        ("--expect-gpus", given.nodeproof_expect_gpus),
+    ):
+        if value is not None:
+            raise OptionError(f"{name} is about one node, and a group is judged by what it wrote")
+    if given.nodeproof_spec == spec_choice.AUTO and given.nodeproof_device != Target.CPU:
+        raise OptionError("--spec auto fits the machine it runs on: name the spec of the group")
+    try:
+        return group_record.load(given.nodeproof_group)
+    except group_record.RecordError as error:
+        raise OptionError(str(error)) from None
+
+
+def _as_in_group(asked: Target, group: Record) -> Target:
+    """Return what the group worked with, unless something else was asked for."""
+    worked = Target(group.group.device)
+    if asked is not Target.AUTO and asked is not worked:
+        raise OptionError(f"--device {asked}: the group worked with --device {worked}")
+    return worked
 
 
 def _spec_word(given: Any, replay: Recording | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from nodeproof import __version__
 from nodeproof.checks import CheckSpec
 from nodeproof.manifest import Manifest, suite_digest
-from nodeproof.model import About, Device, DeviceKind, Key, Planned
+from nodeproof.model import About, Device, Key, Planned
 from nodeproof.plugin.machine import Machine
 from nodeproof.plugin.options import Options
 from nodeproof.results import SCHEMA, Plan, now, plain
@@ -26,7 +26,7 @@ def plan(
     expected: int | None,
 ) -> Plan:
     """Lay down what these checks on these devices undertake."""
-    node = Key(check=WITHHELD, kind=DeviceKind.NODE, device=machine.node.id)
+    whole = Key(check=WITHHELD, kind=machine.node.kind, device=machine.node.id)
     keys = {(d.id, device.id): _key(d, device) for d, device in checks}
     return Plan(
         run_id=options.run_id,
@@ -38,7 +38,7 @@ def plan(
         manifest_digest=manifest.digest,
         spec=options.spec.summary(),
         node=machine.identity,
-        devices=(machine.node, machine.host, *machine.devices),
+        devices=machine.all,
         expected_devices=expected,
         checks=tuple(
             Planned(
@@ -49,7 +49,7 @@ def plan(
             )
             for d, device in checks
         ),
-        selftests=(*keys.values(), node),
+        selftests=(*keys.values(), whole),
         about={d.id: About(title=d.title, why=d.why, remedy=d.remedy) for d, _ in checks},
         waivers=options.waivers,
         seed=options.seed,

@@ -11,6 +11,7 @@ from typing import Any
 from nodeproof.checks import Work
 from nodeproof.child import Raised
 from nodeproof.model import Cause, Device
+from nodeproof.plugin.answering import Answerer
 from nodeproof.plugin.options import Options
 from nodeproof.plugin.performing import Done, Note, Performer
 from nodeproof.plugin.recording import Recording, is_reading
@@ -18,10 +19,12 @@ from nodeproof.plugin.runner import Record, Runner
 
 
 def performer(options: Options, *, record: Record, note: Note, output: Path) -> Performer:
-    """Who does the work of this run: its workers, or the recording that it replays."""
+    """Who does the work of this run: its workers, or the record of what was done before."""
     ends = time.monotonic() + options.deadline_s - _reserve(options.deadline_s)
     if options.replay:
         return Replayer(recording=options.replay, ends=ends)
+    if options.group:
+        return Answerer(group=options.group, ends=ends)
     return Runner(
         options=options,
         record=record,
