@@ -87,7 +87,7 @@ def serve(context: Context, *, port: int = 0) -> dict[str, Any]:
     """
     try:
         store = dist.TCPStore(
-            "::" if socket.has_dualstack_ipv6() else "0.0.0.0",  # noqa: S104  all nodes have to reach it
+            "127.0.0.1",  # by which this process reaches it; it listens on every address
             port,
             is_master=True,
             wait_for_workers=False,

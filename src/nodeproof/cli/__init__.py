@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeproof import __version__
-from nodeproof.cli import cluster
+from nodeproof.cli import cluster, group
 from nodeproof.parsers.reading import KINDS
 
 _FORMATS = ("junit", "html", "json", "prometheus")
@@ -179,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         help="put placeholders for UUIDs, serials, boot ids, addresses and names; it still replays",
     )
     record.add_argument("-o", "--output", type=_path, required=True, metavar="PATH")
+    group.add(commands)
     cluster.add(commands)
     return parser
 

@@ -1,0 +1,285 @@
+"""What a group of nodes is asked to do, in order, and what came of it.
+
+First a planted fault in a small exchange, then the whole group in every collective and size; then
+pairs of nodes, in rounds that have no node in common, as long as `localise` has something to ask;
+then, of nodes that are condemned, each device with its counterpart on a trusted node. Whatever
+fails is written down with its reason, and what comes after is done all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nodeproof.fabric.crew import FOLDER, NODE
+from nodeproof.fabric.head import Ask, Head, Member, Replies
+from nodeproof.nccl_tests import localise
+from nodeproof.nccl_tests.localise import Pair, Place
+
+_EXCHANGE = "nodeproof.nccl_tests.inside:exchange"
+_TRAFFIC = "nodeproof.probes.traffic:read"
+_LOGS = "nodeproof.nccl_tests.logs:read"
+_ALL_REDUCE = "all_reduce"
+_START_S = 45.0  # of a worker that is new: loading torch, connecting NCCL
+_READ_S = 30.0  # for what the node itself says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is measured, and for how long each thing may take.
+
+    A thing done together ends after `timeout_s`; a worker after its call's deadline, which is
+    longer; what the head waits for a member is longer still.
+    """
+
+    max_bytes: int
+    timeout_s: float
+    sweep_s: float  # for the whole group's sweep
+    most_rounds: int
+    seed: int
+    floor_gbs: float  # of two nodes in all-reduce, by the spec; 0 without one
+    ratio: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """What the group did, as it goes into the record."""
+
+    planted: list[dict[str, Any]] = field(default_factory=list)
+    whole: list[dict[str, Any]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    rails: list[dict[str, Any]] = field(default_factory=list)
+    traffic: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nccl: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One device of a meeting."""
+
+    member: Member
+    device: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """One run over the members that a head has gathered."""
+
+    head: Head
+    terms: Terms
+    say: Callable[[str], None]
+    measured: Measured = field(default_factory=Measured)
+    _meetings: int = 0
+
+    def run(self) -> None:
+        """Measure. Raises `Interrupted`; what was measured until then stays in `measured`."""
+        everybody = self._everybody()
+        self.say(f"{len(everybody)} of {len(self.head.members)} nodes are ready")
+        self._read_traffic("before")
+        ranks = [_Rank(m, label) for m in everybody for label in m.labels]
+        if len(everybody) > 1 or len(ranks) > 1:
+            self.measured.planted = self._together(ranks, "planted faults", plant="flip")
+            self.measured.whole = self._together(ranks, "the whole group")
+        self._read_traffic("after")
+        self._read_logs()
+        self._pairs()
+        self._rails()
+
+    # --- the whole group -------------------------------------------------------------------
+
+    def _together(self, ranks: Sequence[_Rank], what: str, *, plant: str = "") -> list[Any]:
+        begun = time.monotonic()
+        args = self._args() | ({"plant": plant} if plant else {})
+        replies = self._meet({"all": ranks}, args, budget_s=self.terms.sweep_s)["all"]
+        rows = [
+            {
+                "rank": number,
+                "member": rank.member.name,
+                "device": rank.device,
+                "answer": reply.get("answer"),
+                "said": str(reply.get("said", "")),
+            }
+            for number, (rank, reply) in enumerate(zip(ranks, replies, strict=True))
+        ]
+        failed = [row["said"] for row in rows if row["answer"] is None]
+        took = time.monotonic() - begun
+        self.say(f"{what}: {len(rows) - len(failed)} of {len(rows)} ranks in {took:.1f} s")
+        return rows
+
+    # --- pairs -----------------------------------------------------------------------------
+
+    def _pairs(self) -> None:
+        number = 0
+        while number < self.terms.most_rounds:
+            nodes, pairs = self._comparable()
+            chosen = localise.next_round(
+                nodes,
+                pairs,
+                seed=self.terms.seed,
+                floor_gbs=self.terms.floor_gbs,
+                ratio=self.terms.ratio,
+                most_rounds=self.terms.most_rounds,
+            )
+            if not chosen:
+                return
+            number += 1
+            begun = time.monotonic()
+            found = self._round(number, chosen)
+            self.measured.pairs += found
+            slowest = min((p.gbs for p in found if p.gbs is not None), default=0.0)
+            self.say(
+                f"round {number}: {len(found)} pairs in {time.monotonic() - begun:.1f} s, "
+                f"{sum(p.gbs is None for p in found)} unfinished, the slowest {slowest:.4g} GB/s"
+            )
+
+    def _round(self, number: int, chosen: Sequence[tuple[str, str]]) -> list[Pair]:
+        meetings = {
+            f"{a} with {b}": [
+                _Rank(member, label)
+                for name in (a, b)
+                for member in (self._member(name),)
+                for label in member.labels
+            ]
+            for a, b in chosen
+        }
+        args = self._args() | {"only": [_ALL_REDUCE], "sweep": False}
+        replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
+        return [
+            _pair(number, a, b, replies[what])
+            for (a, b), what in zip(chosen, meetings, strict=True)
+        ]
+
+    # --- inside what is condemned -----------------------------------------------------------
+
+    def _rails(self) -> None:
+        """Each device of a bad node with the same device of a sound one, nothing else at work."""
+        nodes, pairs = self._comparable()
+        if len(nodes) < 2:
+            return
+        told = localise.judge(
+            nodes, pairs, floor_gbs=self.terms.floor_gbs, ratio=self.terms.ratio
+        ).nodes
+        bad = [name for name in nodes if told[name].place is Place.BAD]
+        sound = [name for name in nodes if told[name].place is Place.GOOD]
+        ends = list(zip(bad, sound, strict=False))
+        rails = max((len(self._member(name).labels) for name in bad), default=0)
+        for rail in range(rails if rails > 1 else 0):  # a single one was tested by the pair
+            meetings = {
+                f"{a} with {b}, rail {rail}": [
+                    _Rank(self._member(name), self._member(name).labels[rail]) for name in (a, b)
+                ]
+                for a, b in ends
+                if min(len(self._member(name).labels) for name in (a, b)) > rail
+            }
+            args = self._args() | {"only": [_ALL_REDUCE], "sweep": False}
+            replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
+            for what, ranks in meetings.items():
+                a, b = (rank.member.name for rank in ranks)
+                found = _pair(rail, a, b, replies[what])
+                row = {"a": a, "b": b, "rail": rail}
+                row |= {"gbs": found.gbs, "wrong": found.wrong, "said": found.said}
+                self.measured.rails.append(row)
+            self.say(f"rail {rail} of {', '.join(bad)}")
+
+    # --- what the nodes say ------------------------------------------------------------------
+
+    def _read_traffic(self, when: str) -> None:
+        replies = self._of_each_node(_TRAFFIC, {})
+        for name, reply in replies.items():
+            row = self.measured.traffic.setdefault(
+                name, {"before": None, "after": None, "said": ""}
+            )
+            row[when] = reply.get("answer")
+            row["said"] = str(reply.get("said", row["said"]))
+
+    def _read_logs(self) -> None:
+        for name, reply in self._of_each_node(_LOGS, {"folder": FOLDER}).items():
+            answer = reply.get("answer") or {"texts": []}
+            self.measured.nccl[name] = {**answer, "said": str(reply.get("said", ""))}
+
+    def _of_each_node(self, call: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        asks = {m.rank: Ask(calls={NODE: {"call": call, "args": args}}) for m in self._everybody()}
+        replies = self.head.ask(asks, seed=self.terms.seed, deadline_s=_READ_S)
+        return {self.head.members[rank].name: row[NODE] for rank, row in replies.items()}
+
+    # --- asking ----------------------------------------------------------------------------
+
+    def _meet(
+        self,
+        meetings: Mapping[str, Sequence[_Rank]],
+        args: Mapping[str, Any],
+        *,
+        budget_s: float,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Have ranks meet, all meetings at once; return each meeting's replies by rank."""
+        calls = dict[int, dict[str, dict[str, Any]]]()
+        for ranks in meetings.values():
+            self._meetings += 1
+            labels = [f"{rank.member.name} {rank.device}" for rank in ranks]
+            for number, rank in enumerate(ranks):
+                group = {
+                    "rank": number,
+                    "size": len(ranks),
+                    "labels": labels,
+                    "store": f"meeting-{self._meetings}",
+                    "port": self.head.store_port,
+                }
+                calls.setdefault(rank.member.rank, {})[rank.device] = {
+                    "call": _EXCHANGE,
+                    "args": dict(args),
+                    "group": group,
+                }
+        replies: Replies = self.head.ask(
+            {rank: Ask(calls=own) for rank, own in calls.items()},
+            seed=self.terms.seed + self._meetings,
+            deadline_s=_START_S + 2 * self.terms.timeout_s + budget_s,
+        )
+        return {
+            what: [replies[rank.member.rank].get(rank.device) or _silent(rank) for rank in ranks]
+            for what, ranks in meetings.items()
+        }
+
+    def _args(self) -> dict[str, Any]:
+        size = self.terms.max_bytes
+        return {
+            "max_bytes_cpu": size,
+            "max_bytes_gpu": size,
+            "timeout_s": self.terms.timeout_s,
+        }
+
+    def _comparable(self) -> tuple[list[str], list[Pair]]:
+        """Nodes that nothing but pairs can speak against, and the pairs among them.
+
+        One that went away, or lost a worker, is undecided by that; what failed with it says nothing
+        of the other end.
+        """
+        nodes = [member.name for member in self._everybody() if not member.trouble]
+        return nodes, [p for p in self.measured.pairs if p.a in nodes and p.b in nodes]
+
+    def _everybody(self) -> list[Member]:
+        return [member for member in self.head.members if member.there]
+
+    def _member(self, name: str) -> Member:
+        return next(member for member in self.head.members if member.name == name)
+
+
+def _silent(rank: _Rank) -> dict[str, Any]:
+    return {"said": f"{rank.member.name} said nothing of {rank.device}"}
+
+
+def _pair(number: int, a: str, b: str, replies: Sequence[Mapping[str, Any]]) -> Pair:
+    """Of two nodes the ranks of both: a pair has been measured where every rank has an answer."""
+    answers = [reply.get("answer") for reply in replies]
+    if not answers or not all(answers):
+        said = [str(reply.get("said")) for reply in replies if not reply.get("answer")]
+        return Pair(round=number, a=a, b=b, gbs=None, said="; ".join(dict.fromkeys(said)) or "?")
+    found = [answer for answer in answers if answer is not None]
+    return Pair(
+        round=number,
+        a=a,
+        b=b,
+        gbs=min(float(answer["busbw_gbs"][_ALL_REDUCE]) for answer in found),
+        wrong=sum(int(answer["wrong"]) for answer in found),
+    )
