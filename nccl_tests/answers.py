@@ -96,18 +96,17 @@ def together(record: Record, device: str) -> dict[str, Any]:  # noqa: ARG001  th
 
 
 def times(record: Record, device: str) -> dict[str, Any]:
-    """How long each rank was in each collective.
+    """How long each rank was in an all-reduce so small that nothing but waiting takes time.
 
-    `own_times` {collective: {rank: [s, of each repeat]}}, and `ranks`: those of the member that is
-    asked about.
+    In a large one a rank's time shows how its part of the ring drains, and not when it came.
+
+    `own_times` {rank: [s, of each repeat]}, and `ranks`: those of the member that is asked about.
     """
-    answers = _answers(record, record.whole, record.members)
+    answers = _answers(record, record.small, record.members)
+    name = Collective.ALL_REDUCE.value
     return {
         "ranks": [str(rank) for rank, _ in answers if rank.member == device],
-        "own_times": {
-            c.value: {str(rank): list(answer["own_times"][c.value]) for rank, answer in answers}
-            for c in Collective
-        },
+        "own_times": {str(rank): list(answer["own_times"][name]) for rank, answer in answers},
     }
 
 
@@ -196,12 +195,13 @@ def carried(record: Record, device: str) -> dict[str, Any]:
 def localised(answer: Mapping[str, Any], limits: Mapping[str, Any]) -> localise.Localised:
     """Say by an answer of `pairs` who is bad. Raises `ValueError` for pairs that can't be."""
     rows = [Exchanged(**row) for row in answer["pairs"]]
+    found = [
+        localise.Pair(round=r.round, a=r.a, b=r.b, gbs=r.gbs, wrong=r.wrong, said=r.said)
+        for r in rows
+    ]
     return localise.judge(
         list(answer["nodes"]),
-        [
-            localise.Pair(round=r.round, a=r.a, b=r.b, gbs=r.gbs, wrong=r.wrong, said=r.said)
-            for r in rows
-        ],
+        localise.renumbered(found),
         floor_gbs=float(limits["floor_gbs"]),
         ratio=float(limits["ratio"]),
     )

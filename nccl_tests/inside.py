@@ -43,11 +43,12 @@ def exchange(
     timeout_s: float = 30.0,
     only: Sequence[str] = (),
     sweep: bool = True,
+    repeats: int = REPEATS,
 ) -> dict[str, Any]:
     """Do the collectives, or `only` these, with the other ranks of `context.group`.
 
     Without `sweep` the largest size alone. Sizes grow from 8 bytes by factors of 16 to the largest, rounded up to whole elements for
-    every rank. Each is verified in full; at the largest, `WARM_UPS` and `REPEATS` more are done
+    every rank. Each is verified in full; at the largest, `WARM_UPS` and `repeats` more are done
     with fresh data, the latter timed, all verified.
     `plant="flip"` flips one bit, after the collective, in two outputs of each collective on this
     rank, one of the sweep and one of the repeats, and uses small sizes only.
@@ -77,7 +78,7 @@ def exchange(
     largest = _PLANTED_BYTES if plant else max_bytes_gpu if on_gpu else max_bytes_cpu
     chosen = [Collective(name) for name in only] or list(Collective)
     terms = {"seed": context.seed, "largest": largest, "plant": plant, "size": group.size}
-    terms |= {"only": [c.value for c in chosen], "sweep": sweep}
+    terms |= {"only": [c.value for c in chosen], "sweep": sweep, "repeats": repeats}
     with Meeting(group, device=device, terms=terms, timeout_s=timeout_s) as meeting:
         rank = _Rank(
             meeting=meeting,
@@ -85,7 +86,7 @@ def exchange(
             device=device,
             chosen=chosen,
             sweep=_sweep(largest, group.size, context.seed, chosen) if sweep else [],
-            repeats=_repeats(largest, group.size, context.seed, chosen),
+            repeats=_repeats(largest, group.size, context.seed, chosen, repeats),
         )
         if plant:
             rank.choose_plants()
@@ -244,7 +245,9 @@ def _sweep(largest: int, ranks: int, seed: int, chosen: Sequence[Collective]) ->
     ]
 
 
-def _repeats(largest: int, ranks: int, seed: int, chosen: Sequence[Collective]) -> list[Case]:
+def _repeats(
+    largest: int, ranks: int, seed: int, chosen: Sequence[Collective], repeats: int
+) -> list[Case]:
     return [
         Case(
             collective=collective,
@@ -255,7 +258,7 @@ def _repeats(largest: int, ranks: int, seed: int, chosen: Sequence[Collective]) 
             repeat=repeat,
         )
         for collective in chosen
-        for repeat in range(1, WARM_UPS + REPEATS + 1)
+        for repeat in range(1, WARM_UPS + repeats + 1)
     ]
 
 

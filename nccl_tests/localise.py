@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nodeproof.nccl_tests.next_pairs import MOST_ROUNDS, next_round, whole_round
-from nodeproof.nccl_tests.pair_tests import LEAST, RATIO, Group, Pair, passes
+from nodeproof.nccl_tests.pair_tests import LEAST, RATIO, Group, Pair, passes, renumbered
 
 __all__ = [
     "MOST_ROUNDS",
@@ -28,6 +28,7 @@ __all__ = [
     "Told",
     "judge",
     "next_round",
+    "renumbered",
     "whole_round",
 ]
 

@@ -197,6 +197,11 @@ class Meeting:
         victims = [f"{self._name(r)} stopped with: {v}" for r in others if (v := self._left(r)[1])]
         if victims:
             return "; ".join(victims)
+        if any(self._said("here", rank)["host"] != self.group.host for rank in others):
+            return (
+                "every rank has come as far, and of those on other nodes no process can be seen, so "
+                "none can be named"
+            )
         return "every rank is alive and takes part, so none can be named, and the fabric is the suspect"
 
     def _gone(self) -> list[str]:

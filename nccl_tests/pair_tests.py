@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -200,6 +201,12 @@ def _reference(size: int, pairs: Sequence[Pair], ratio: float) -> float:
     above = [rate for rate in rates if rate * ratio > upper]
     some = len(above) >= max(2, len(rates) / _FAST)
     return float(statistics.median(above)) if some else upper
+
+
+def renumbered(pairs: Sequence[Pair]) -> list[Pair]:
+    """Number the rounds from 1 again, for pairs of which some were left out with their nodes."""
+    places = {number: place for place, number in enumerate(sorted({p.round for p in pairs}), 1)}
+    return [dataclasses.replace(pair, round=places[pair.round]) for pair in pairs]
 
 
 def opening_rounds(size: int) -> int:

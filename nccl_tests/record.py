@@ -118,6 +118,7 @@ class Record:
     members: tuple[Member, ...]  # by rank
     planted: tuple[Rank, ...]
     whole: tuple[Rank, ...]
+    small: tuple[Rank, ...]  # the same in small all-reduces
     pairs: tuple[Exchanged, ...]
     rails: tuple[Exchanged, ...]
     traffic: Mapping[str, Mapping[str, Any]]  # by member: before, after, said
@@ -184,6 +185,7 @@ def _record(document: Mapping[str, Any], digest: str) -> Record:
         members=tuple(sorted(members, key=lambda member: member.rank)),
         planted=_rows(_table(document, "planted"), "ranks", _rank),
         whole=_rows(_table(document, "whole"), "ranks", _rank),
+        small=_rows(_table(document, "small"), "ranks", _rank),
         pairs=_rows(document, "pairs", lambda row: _exchanged(row, "round")),
         rails=_rows(document, "rails", lambda row: _exchanged(row, "rail")),
         traffic=_by_member(_table(document, "traffic"), _moved),
@@ -302,7 +304,7 @@ def _agree(record: Record) -> None:
         # The other way round it is a rehearsal with GPUs in it, which proves nothing of them.
         if record.group.device == "cuda" and any(d["kind"] != "gpu" for d in member.devices):
             raise RecordError(f"{member.id} has devices that are no GPUs, in a group of GPUs")
-    for ranks in (record.planted, record.whole):
+    for ranks in (record.planted, record.whole, record.small):
         _ranks_agree(record, ranks)
     for rows in (record.pairs, record.rails):
         if doubled := _doubled([f"{r.round} of {' and '.join(sorted((r.a, r.b)))}" for r in rows]):

@@ -48,6 +48,7 @@ def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int
         "members": [_member(n, device, devices) for n in range(nodes)],
         "planted": {"ranks": _ranks(nodes, device, devices, planted=True)},
         "whole": {"ranks": _ranks(nodes, device, devices, planted=False)},
+        "small": {"ranks": _ranks(nodes, device, devices, planted=False)},
         "pairs": paired(nodes, rounds),
         "rails": [],
         "traffic": {
@@ -105,7 +106,7 @@ def lost(document: Document, name: str, why: str) -> Document:
     """One member went away while all worked together."""
     rank = names(len(document["members"])).index(name)
     document["members"][rank] |= {"lost": why, "lost_after_s": 12.5, "boot_id_end": ""}
-    for row in document["whole"]["ranks"]:
+    for row in (*document["whole"]["ranks"], *document["small"]["ranks"]):
         row |= {"answer": None, "said": f"rank {rank} ({name}) is not there: {why}"}
     document["pairs"] = []
     return document
@@ -124,7 +125,7 @@ def never_came(document: Document, rank: int) -> Document:
         "devices": [],
         "software": {},
     }
-    for part in ("planted", "whole"):
+    for part in ("planted", "whole", "small"):
         document[part]["ranks"] = []
     document["pairs"] = []
     for part in ("traffic", "nccl"):

@@ -195,7 +195,14 @@ def test_a_member_that_answers_nonsense_takes_no_further_part(head, reply):
 def test_an_answer_to_an_earlier_request_is_not_taken_for_this_one(head, monkeypatch):
     monkeypatch.setattr("nodeproof.fabric.head._MARGIN_S", 0.1)
     peer = joined(head)
-    old = {"done": {"id": 0, "replies": {"cpu0": {"answer": {"wrong": 0}}}, "boot_id": "b"}}
+    old = {
+        "done": {
+            "id": 0,
+            "replies": {"cpu0": {"answer": {"wrong": 0}}},
+            "deaths": [],
+            "boot_id": "b",
+        }
+    }
     peer.line.send(old)
     told = head.ask(ASK, seed=1, deadline_s=0.5)
     assert "answer" not in told[0]["cpu0"]
@@ -204,7 +211,7 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_this_one(head, monkeyp
 def test_a_worker_that_was_lost_stays_its_members_trouble_even_if_the_next_one_works(head):
     peer = joined(head)
     lost = {"cpu0": {"said": "worker cpu0 was killed", "lost": True}}
-    peer.line.send({"done": {"id": 1, "replies": lost, "boot_id": "b"}})
+    peer.line.send({"done": {"id": 1, "replies": lost, "deaths": [], "boot_id": "b"}})
     head.ask(ASK, seed=1, deadline_s=5)
     assert head.members[0].there
     assert head.members[0].trouble == ["one: cpu0: worker cpu0 was killed"]

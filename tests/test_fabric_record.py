@@ -178,7 +178,7 @@ def test_a_member_that_is_lost_in_the_middle_is_named_by_what_the_others_answer(
 def test_a_member_without_a_device_took_no_part():
     document = samples.record(2)
     document["members"][1]["devices"] = []
-    for part in ("planted", "whole"):
+    for part in ("planted", "whole", "small"):
         document[part]["ranks"].pop()
     with pytest.raises(AbsentError, match="xh1 had no device to take part with"):
         answers.together(read(document), "group")

@@ -239,6 +239,7 @@ def _document(group: Mapping[str, Any], head: Head, measured: Measured) -> dict[
         ],
         "planted": {"ranks": measured.planted},
         "whole": {"ranks": measured.whole},
+        "small": {"ranks": measured.small},
         "pairs": [plain(pair) for pair in measured.pairs],
         "rails": measured.rails,
         "traffic": measured.traffic,

@@ -22,6 +22,14 @@ _EXCHANGE = "nodeproof.nccl_tests.inside:exchange"
 _TRAFFIC = "nodeproof.probes.traffic:read"
 _LOGS = "nodeproof.nccl_tests.logs:read"
 _ALL_REDUCE = "all_reduce"
+# So small that nothing but waiting takes time, often enough to tell a habit from an accident.
+_SMALL: dict[str, Any] = {
+    "max_bytes_cpu": 1024,
+    "max_bytes_gpu": 1024,
+    "only": [_ALL_REDUCE],
+    "sweep": False,
+    "repeats": 20,
+}
 _START_S = 45.0  # of a worker that is new: loading torch, connecting NCCL
 _READ_S = 30.0  # for what the node itself says
 
@@ -49,6 +57,7 @@ class Measured:
 
     planted: list[dict[str, Any]] = field(default_factory=list)
     whole: list[dict[str, Any]] = field(default_factory=list)
+    small: list[dict[str, Any]] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     rails: list[dict[str, Any]] = field(default_factory=list)
     traffic: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,16 +91,17 @@ class Campaign:
         if len(everybody) > 1 or len(ranks) > 1:
             self.measured.planted = self._together(ranks, "planted faults", plant="flip")
             self.measured.whole = self._together(ranks, "the whole group")
-        self._read_traffic("after")
-        self._read_logs()
+            self._read_traffic("after")
+            self.measured.small = self._together(ranks, "who comes late", **_SMALL)
         self._pairs()
         self._rails()
+        self._read_logs()
 
     # --- the whole group -------------------------------------------------------------------
 
-    def _together(self, ranks: Sequence[_Rank], what: str, *, plant: str = "") -> list[Any]:
+    def _together(self, ranks: Sequence[_Rank], what: str, **more: Any) -> list[Any]:
         begun = time.monotonic()
-        args = self._args() | ({"plant": plant} if plant else {})
+        args = self._args() | more
         replies = self._meet({"all": ranks}, args, budget_s=self.terms.sweep_s)["all"]
         rows = [
             {
@@ -256,7 +266,8 @@ class Campaign:
         of the other end.
         """
         nodes = [member.name for member in self._everybody() if not member.trouble]
-        return nodes, [p for p in self.measured.pairs if p.a in nodes and p.b in nodes]
+        pairs = [p for p in self.measured.pairs if p.a in nodes and p.b in nodes]
+        return nodes, localise.renumbered(pairs)
 
     def _everybody(self) -> list[Member]:
         return [member for member in self.head.members if member.there]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nodeproof import autopsy
 from nodeproof.child import Answer, Call, Lost, Pool, Raised, Reply
 from nodeproof.model import COMPUTE, Device, DeviceKind
 from nodeproof.nccl_tests import logs
@@ -20,6 +21,7 @@ _ENUMERATE = "nodeproof.probes.devices:enumerate_devices"
 _VERSIONS = "nodeproof.probes.software:versions"
 # NVLink, PCIe and shared memory are not to be taken, by NCCL nor by libfabric's EFA provider.
 _LOOPBACK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "FI_EFA_ENABLE_SHM_TRANSFER": "0"}
+_DEAD = frozenset({"", "Z", "X"})
 _ASK_S = 90.0  # loading CUDA's libraries can take long on a node that has just come up
 
 
@@ -53,6 +55,7 @@ class Crew:
         self.pool = Pool(ends=time.monotonic() + seconds, logs=self.folder, listen=lambda *_: None)
         self.pool.add(NODE)
         self.devices: tuple[Device, ...] = ()
+        self._used: dict[str, int] = {}  # process of each worker that has done something
         asked = {"device": device, "cpu_devices": cpu_devices}
         found = self._ask(_ENUMERATE, asked)
         self.devices = tuple(device_from(row) for row in found.get("devices", []))
@@ -81,10 +84,22 @@ class Crew:
             for name, c in calls.items()
         }
         replies = self.pool.run(whole, deadline_s=deadline_s)
+        self._used |= {name: self.pool.pid(name) for name in calls if self.pool.pid(name)}
         failed = [name for name, reply in replies.items() if not isinstance(reply, Answer)]
         # After a broken meeting a communicator may be left in any state.
         self.pool.retire([name for name in failed if name != NODE])
+        for name in failed:
+            self._used.pop(name, None)
         return {name: _told(reply) for name, reply in replies.items()}
+
+    def deaths(self) -> list[str]:
+        """Say of each worker that has died since it was last used, with nothing to do: each once."""
+        found = []
+        for name, pid in list(self._used.items()):
+            if autopsy.state(pid) in _DEAD:
+                del self._used[name]
+                found.append(f"{name}: worker {name} (process {pid}) died with nothing to do")
+        return found
 
     def close(self) -> list[str]:
         """End all workers; return a sentence for each that will not go."""

@@ -316,8 +316,17 @@ class Head:
             match message:
                 case {"ready": {"devices": list(), "software": dict()} as ready}:
                     member.ready = ready
-                case {"done": {"id": self._number, "replies": dict(replies), "boot_id": boot}}:
+                case {
+                    "done": {
+                        "id": self._number,
+                        "replies": dict(replies),
+                        "deaths": list(deaths),
+                        "boot_id": boot,
+                    }
+                }:
                     member.boot_id = str(boot)
+                    for death in deaths:
+                        self._blame(member, f"{member.name}: {death}")
                     self._replies[member.rank] = replies
                     for name, reply in replies.items():
                         if reply.get("lost"):

@@ -175,9 +175,14 @@ class _Member:
                 meeting["store"] = f"tcp://{shown(host, port)}/{meeting['store']}"
                 meeting["host"] = self._part.name
         with contextlib.suppress(Interrupted):  # the reason stands in the queue
-            replies = self._crew.do(calls, seed=seed, deadline_s=seconds)
-            boot = boot_id(self._part.host_root)
-            self._send({"done": {"id": number, "replies": replies, "boot_id": boot}})
+            deaths = self._crew.deaths()
+            done = {
+                "id": number,
+                "replies": self._crew.do(calls, seed=seed, deadline_s=seconds),
+                "deaths": deaths,
+                "boot_id": boot_id(self._part.host_root),
+            }
+            self._send({"done": done})
 
     # --- the connection --------------------------------------------------------------------
 
