@@ -190,13 +190,18 @@ class Head:
             self._tell(member, {"wait": seconds})
 
     def end(self, files: Mapping[str, str]) -> None:
-        """Tell every member that is left the end, with the files of the run."""
+        """Tell every member that is left the end, with the files of the run.
+
+        Who has them closes the connection. If it were closed from here, what a member has said
+        meanwhile and nobody read would reset it, and the files with it.
+        """
         for member in self.members:
             self._tell(member, {"end": {"files": dict(files)}})
         ends = time.monotonic() + _END_S
-        self._stop = ""  # what is told now is short, and must be told
-        while any(m.line and m.line.unsent for m in self.members) and time.monotonic() < ends:
-            self.pump()
+        self._stop, self.ends = "", ends + 1.0  # what is told now is short, and must be told
+        with contextlib.suppress(Interrupted):
+            while any(m.line for m in self.members) and time.monotonic() < ends:
+                self.pump()
 
     def close(self) -> None:
         """Close every connection and end the store."""
