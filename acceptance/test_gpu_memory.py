@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeproof.checks import (
+    CannotMeasure,
     Cause,
     DeviceKind,
     Measure,
@@ -25,7 +26,7 @@ _MEMORY = Work(call="nodeproof.probes.gpu_state:memory", deadline_s=15)
 class EccLimits:
     """Whether ECC has to be on. Without a word of the spec, as the product is delivered.
 
-    A GPU that tells of no ECC at all passes without one: whether it should have it, a spec says.
+    `false` is also right for a GPU that has none, unless the catalogue knows that it does.
     """
 
     on: bool | None = None
@@ -41,23 +42,25 @@ class EccLimits:
     plant=altered(
         "ECC other than expected",
         "ECC waits for a reset",
-        ecc={"on": None, "next": True, "usual": True},
+        ecc={"on": "planted", "next": True, "usual": True},
     ),
 )
 def test_ecc_mode(result: Result, measure: Measure, limits: EccLimits) -> None:
     """With ECC off, a flipped bit in memory becomes a wrong number that nobody hears of.
 
     Usual cause: somebody turned it off for its memory, or a change waits for a reset. Turn it on
-    (nvidia-smi -e 1) and reset the GPU. A GPU that has no ECC is not asked for it unless the spec
-    does.
+    (nvidia-smi -e 1) and reset the GPU. A product that is known to have ECC, and whose driver says
+    that it is not supported, is not believed: update the driver, or look whether a hypervisor hides
+    it. One that is known to have none (made for players) is not asked for it unless the spec does;
+    of any other that tells of none, the spec has to say whether it has it (`on`).
     """
     ecc = result["ecc"]
-    # A GPU that has ECC and does not say how it is delivered is taken to have it on.
-    usual = ecc["usual"] if ecc["usual"] is not None or ecc["on"] is None else True
-    wanted = usual if limits.on is None else limits.on
+    wanted = _usual(result) if limits.on is None else limits.on
+    # Without ECC it is not on either; but a product that has it and tells of none hides something.
+    without = limits.on is False and ecc["on"] is None and result["built_in"] is not True
     measure(
         "ECC other than expected",
-        int(wanted is not None and ecc["on"] is not wanted),
+        int(wanted is not None and ecc["on"] is not wanted and not without),
         at_most=0,
         detail=f"it is {_switch(ecc['on'])} and should be {_switch(wanted)}: set it with nvidia-smi -e, reset the GPU, or correct the spec",
     )
@@ -69,8 +72,34 @@ def test_ecc_mode(result: Result, measure: Measure, limits: EccLimits) -> None:
     )
 
 
+def _usual(result: Result) -> bool | None:
+    """How ECC is without a word of the spec; `None` for a product that has none.
+
+    Raises `CannotMeasure` for a GPU that tells of none, where nobody knows whether it has it.
+    """
+    usual: bool | None = result["ecc"]["usual"]
+    if usual is not None:
+        return usual
+    # A GPU that has ECC and does not say how it is delivered is taken to have it on.
+    if result["ecc"]["on"] is not None or result["built_in"]:
+        return True
+    if result["built_in"] is None:
+        raise CannotMeasure(
+            f"{result['product'] or 'a product without a name'} tells of no ECC, and the catalogue "
+            "does not know whether it has it: say so in a spec, "
+            '["gpu.ecc.mode"] on = true, or false for one without'
+        )
+    return None
+
+
+def _on(result: Result) -> bool:
+    """Whether ECC is on, or has to be taken for on: where a product that has it does not tell."""
+    on = result["ecc"]["on"]
+    return on is True or (on is None and result["built_in"] is True)
+
+
 def _switch(on: bool | None) -> str:  # noqa: FBT001  the one thing it is asked about
-    return {True: "on", False: "off", None: "not supported"}[on]
+    return {True: "on", False: "off", None: "not supported"}.get(on, str(on))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +136,12 @@ def test_ecc_errors(result: Result, measure: Measure, limits: ErrorLimits) -> No
     of the whole life of the GPU and corrected ones are shown and not judged.
     """
     errors, sram = result["errors"], result["sram"] or {}
-    on = result["ecc"]["on"] is True
     measure(
         "ECC counters",
         result["counters"],
-        at_least=int(on),
+        at_least=int(_on(result)),
         cause=Cause.ENVIRONMENT,
-        detail="ECC is on and not one of its counters could be read: update the driver",
+        detail="ECC is on, or is by the product, and not one of its counters could be read: update the driver",
     )
     # Parity and SEC-DED are two counts of one memory; the total and the places are two of another.
     on_chip = _most(errors["sram_uncorrected"], sram.get("uncorrected"))
@@ -198,9 +226,9 @@ def test_remap(result: Result, measure: Measure, limits: RepairLimits) -> None:
     measure(
         "records of repairs",
         result["records"],
-        at_least=int(limits.told and result["ecc"]["on"] is True),
+        at_least=int(limits.told and _on(result)),
         cause=Cause.ENVIRONMENT,
-        detail="ECC is on, and the driver tells neither of remapped rows nor of retired pages (with MIG on it tells nothing: turn MIG off)",
+        detail="ECC is on, or is by the product, and the driver tells neither of remapped rows nor of retired pages (with MIG on it tells nothing: turn MIG off)",
     )
     if rows is not None:
         banks = f"; spare rows left, by banks: {rows['banks'] or 'not told'}"

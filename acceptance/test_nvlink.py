@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nodeproof.checks import (
+    CannotMeasure,
     Cause,
     DeviceKind,
     Measure,
@@ -56,12 +57,16 @@ def test_links(result: Result, peers: Results, measure: Measure, limits: LinkLim
     How many there are is a matter of the product, and links that are down by design (a PCIe card
     without a bridge) are no fault, so a spec gives the number; without one the GPUs of the node are
     held against each other, and where there are NVSwitches, against all links that they tell of. A
-    product that is made for NVLink and has none up beside other GPUs is not judged sound. One GPU that is short where another is not is at fault itself; where
-    several are short, or all, a link between them, a switch or the spec may be, and nobody is
-    blamed. Look for Xid 74 and 144 to 150 and for SXids; a reset of all GPUs trains the links anew.
+    product that is made for NVLink and has none up beside other GPUs is not judged sound, nor is one
+    that the catalogue does not know: say in the spec how many links are up (`active`, 0 for a card
+    without a bridge). One GPU that is short where another is not is at fault itself; where several
+    are short, or all, a link between them, a switch or the spec may be, and nobody is blamed. Look
+    for Xid 74 and 144 to 150 and for SXids; a reset of all GPUs trains the links anew.
     """
     active = [result["active"], *(other["active"] for _, other in peers)]
     expected = _expected(result, peers) if limits.active is None else limits.active
+    if limits.active is None and expected <= 0:
+        _refuse_all_down(result)
     down = [row["link"] for row in result["links"] if not row["active"]]
     measure(
         "links missing",
@@ -109,6 +114,16 @@ def _expected(result: Result, peers: Results) -> int:
     # A single GPU has nobody at the other end, and may have been given out without its links.
     alone = not peers or any(one["active"] for one in everyone)
     return most if alone else int(result["built_in"] or 0)
+
+
+def _refuse_all_down(result: Result) -> None:
+    """Raise `CannotMeasure` for links of which none is up, where nobody knows how many should be."""
+    if result["active"] == 0 and result["links"] and not result["known"]:
+        raise CannotMeasure(
+            f"{result['product'] or 'a product without a name'} has {len(result['links'])} NVLinks, "
+            "none of them is up, and the catalogue does not know this product: say in a spec how "
+            'many have to be, ["gpu.nvlink.links"] active = 18, or 0 for a card without a bridge'
+        )
 
 
 def _speeds(result: Result) -> list[float]:

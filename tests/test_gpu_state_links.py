@@ -112,6 +112,35 @@ def test_switches_on_the_bus_ask_for_links_also_of_a_card(node, tmp_path, bus, t
     assert (broken["links missing"].value if told else 0) == (told or 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("NVIDIA Z900", Outcome.ERROR),
+        ("NVIDIA RTX A6000", Outcome.ERROR),
+        ("", Outcome.ERROR),
+        ("NVIDIA GeForce RTX 3090", Outcome.PASS),
+        ("NVIDIA GB300", Outcome.FAIL),
+    ],
+)
+def test_links_all_down_are_judged_by_what_is_known_of_the_product(node, name, outcome):
+    node.says("hgx-h100", also=f"{NOT_ONE}\nnvmlDeviceGetName={name}")
+    judgement, _ = node.judged(nvlink.test_links)
+    assert judgement.outcome is outcome
+    if outcome is Outcome.ERROR:
+        assert judgement.cause is Cause.ENVIRONMENT
+        assert '["gpu.nvlink.links"] active = 18, or 0' in judgement.summary
+    for limits in (None, HOPPER, nvlink.LinkLimits(active=0)):
+        told = node.selftest(nvlink.test_links, limits=limits)
+        assert told.caught, told.summary
+    bridgeless = node.judged(nvlink.test_links, limits=nvlink.LinkLimits(active=0))[0]
+    assert bridgeless.outcome is Outcome.PASS
+
+
+def test_a_gpu_that_nobody_knows_and_that_is_alone_is_no_pass_with_all_links_down(node):
+    node.says("hgx-h100", also=NOT_ONE + OF_A_SITE)
+    assert judged(nvlink.test_links, node.answer(LINKS))[0].outcome is Outcome.ERROR
+
+
 def test_a_gpu_that_was_given_out_alone_is_not_asked_for_links(node):
     node.says("hgx-h100", also=NOT_ONE)
     assert judged(nvlink.test_links, node.answer(LINKS))[0].outcome is Outcome.PASS

@@ -135,17 +135,59 @@ def test_all_ones_mean_that_there_is_no_value(node):
     assert node.answer(CALL)["errors"]["uncorrected"] is None
 
 
-def test_a_gpu_without_ecc_has_none_of_its_counters_and_passes(node):
-    node.says(
-        "l40s",
-        also="nvmlDeviceGetEccMode=error:3\nnvmlDeviceGetDefaultEccMode=error:3\n"
-        "nvmlDeviceGetTotalEccErrors=error:3\nnvmlDeviceGetMemoryErrorCounter=error:3\n"
-        "nvmlDeviceGetSramEccErrorStatus=error:3",
+WITHOUT = "\n".join(
+    f"nvmlDeviceGet{call}=error:3"
+    for call in (
+        *("EccMode", "DefaultEccMode", "TotalEccErrors", "MemoryErrorCounter"),
+        *("SramEccErrorStatus", "RemappedRows", "RetiredPages", "RetiredPagesPendingStatus"),
     )
-    for check in (memory.test_ecc_mode, memory.test_ecc_errors):
-        assert node.judged(check)[0].outcome is Outcome.PASS
-    wanted = memory.EccLimits(on=True)
-    assert node.judged(memory.test_ecc_mode, limits=wanted)[0].outcome is Outcome.FAIL
+)
+PLAYERS = ["NVIDIA GeForce RTX 4090", "NVIDIA TITAN V"]
+UNKNOWN = ["NVIDIA Z900", "NVIDIA RTX A6000", "NVIDIA L40S-48C", ""]
+FAMILIAR = ["NVIDIA L40S", "NVIDIA GB300", "NVIDIA A10G", "Tesla T4"]
+ON, OFF = memory.EccLimits(on=True), memory.EccLimits(on=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "limits", "outcome"),
+    [
+        (PLAYERS, None, Outcome.PASS),
+        (PLAYERS, OFF, Outcome.PASS),
+        (PLAYERS, ON, Outcome.FAIL),
+        (UNKNOWN, None, Outcome.ERROR),
+        (UNKNOWN, OFF, Outcome.PASS),
+        (UNKNOWN, ON, Outcome.FAIL),
+        (FAMILIAR, None, Outcome.FAIL),
+        (FAMILIAR, OFF, Outcome.FAIL),
+        (FAMILIAR, ON, Outcome.FAIL),
+    ],
+)
+def test_a_gpu_that_tells_of_no_ecc_is_held_against_what_is_known_of_it(
+    node, names, limits, outcome
+):
+    for name in names:
+        node.says("l40s", also=f"{WITHOUT}\nnvmlDeviceGetName={name}")
+        judgement, _ = node.judged(memory.test_ecc_mode, limits=limits)
+        assert (judgement.outcome, judgement.cause) == (
+            outcome,
+            None if outcome is Outcome.PASS else ENVIRONMENT,
+        ), name
+        told = node.selftest(memory.test_ecc_mode, limits=limits)
+        assert told.caught, (name, told.summary)
+
+
+def test_one_that_nobody_knows_is_told_what_to_write_into_a_spec(node):
+    node.says("l40s", also=f"{WITHOUT}\nnvmlDeviceGetName=NVIDIA Z900")
+    judgement, _ = node.judged(memory.test_ecc_mode)
+    assert "NVIDIA Z900" in judgement.summary
+    assert '["gpu.ecc.mode"] on = true, or false' in judgement.summary
+
+
+def test_without_ecc_nobody_asks_for_its_counters_but_of_a_product_that_has_it(node):
+    for name, outcome in ((PLAYERS[0], Outcome.PASS), (FAMILIAR[0], Outcome.FAIL)):
+        node.says("l40s", also=f"{WITHOUT}\nnvmlDeviceGetName={name}")
+        for check in (memory.test_ecc_errors, memory.test_remap):
+            assert node.judged(check)[0].outcome is outcome
 
 
 @pytest.mark.parametrize(

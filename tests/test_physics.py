@@ -99,6 +99,8 @@ BAD = {
     "no source": 'names = ["A"]\nmemory_gbs = 1\ndate = 2026-01-01',
     "no date": 'names = ["A"]\nmemory_gbs = 1\nsource = "a"',
     "no peak": 'names = ["A"]\nsource = "a"\ndate = 2026-01-01',
+    "ECC by hearsay": 'names = ["A"]\nmemory_gbs = 1\nsource = "a"\ndate = 2026-01-01\necc = true',
+    "ECC perhaps": 'names = ["A"]\nmemory_gbs = 1\nsource = "a"\ndate = 2026-01-01\necc = "yes"\necc_source = "a"',
     "a peak of 0": 'names = ["A"]\nmemory_gbs = 0\nsource = "a"\ndate = 2026-01-01',
 }
 
@@ -107,6 +109,16 @@ BAD = {
 def test_a_product_is_whole_or_refused(name):
     with pytest.raises(ValueError, match="product x"):
         physics.read(f"[x]\n{BAD[name]}\n")
+
+
+def test_of_every_product_it_is_known_whether_it_has_ecc():
+    assert {product.key for product in physics.shipped() if product.ecc is not True} == set()
+
+
+def test_what_is_made_for_players_is_told_by_its_name():
+    told = {"NVIDIA GeForce RTX 4090": True, "TITAN RTX": True, "NVIDIA Titan V": True}
+    told |= {"NVIDIA H200": False, "NVIDIA RTX A6000": False, "": False, "Tesla T4": False}
+    assert {name: physics.for_players(name) for name in told} == told
 
 
 def test_no_two_products_share_a_name_or_a_device():

@@ -20,6 +20,9 @@ XIDS = "nodeproof.probes.kernel_log:xids"
 BOOT = "11112222-3333-4444-5555-666677778888"
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
 GPU = "0000:3b:00.0"
+FIRST = "<5>[    0.000000] Linux version 6.8.0\n"
+# What a sandbox gives for the kernel's log: google/gvisor, pkg/sentry/kernel/syslog.go.
+SANDBOX = "<6>[    0.000000] Starting gVisor...\n<6>[    0.354495] Daemonizing children...\n"
 RECORDS = (
     "5,0,0,-;Linux version 6.8.0\n"
     "6,1,1000000,-,caller=T1;pci 0000:3b:00.0: found\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
@@ -239,9 +242,54 @@ def test_where_no_source_can_be_read_all_refusals_are_told(ask, root):
 
 def test_what_is_put_in_front_ends_where_the_log_begins():
     ring = stamped(plain("c", 9.0) + plain("d", 10.0), "syslog(2)")
-    older = stamped(plain("a", 0.0) + plain("b", 8.0) + plain("c", 9.0) + plain("x", 9.5), "j")
+    older = stamped(FIRST + plain("b", 8.0) + plain("c", 9.0) + plain("x", 9.5), "j")
     whole = extended(ring, older)
-    assert whole.text == plain("a", 0.0) + plain("b", 8.0) + plain("c", 9.0) + plain("d", 10.0)
+    assert whole.text == FIRST + plain("b", 8.0) + plain("c", 9.0) + plain("d", 10.0)
     assert (whole.first_at, whole.last_at, whole.complete) == (0.0, 10.0, True)
     assert extended(ring, stamped(plain("c", 9.0), "j")) == ring
     assert extended(ring, stamped(plain("a", 0.0), "j", damaged=2)).damaged == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        (FIRST, True),
+        (FIRST.replace("] ", "][    T0] "), True),
+        (plain("microcode: updated early") + FIRST, True),
+        (SANDBOX, False),
+        (plain("Linux version 6.8.0", 0.5, level=14), False),  # of a program
+        (plain("Linux version 6.8.0", 40.0), False),  # a guest's, or anybody's
+        (plain("said: Linux version 6.8.0"), False),
+    ],
+    ids=["first", "with its caller", "not the first", "sandbox", "program", "late", "quoted"],
+)
+def test_a_log_is_whole_by_the_kernels_first_line_alone(text, complete):
+    log = stamped(text + plain("usb: ready", 41.0), "syslog(2)")
+    assert log.complete is complete
+    assert log.reaches(50.0) is (complete or log.first_at >= 1.0)
+
+
+def test_an_invented_log_does_not_keep_the_next_source_from_being_read(ask, root):
+    (root / "dev/kmsg").write_text(RECORDS)
+    assert ask(CURSOR, SANDBOX).result == {
+        "at": 21.0,
+        "source": f"{root}/dev/kmsg, with syslog(2)",
+    }
+    told = ask(XIDS, SANDBOX, since=1.0).result
+    assert [x["at"] for x in told["found"]] == [20.5]
+    assert told["reaches_back"] is True
+
+
+def test_an_invented_log_alone_reaches_back_to_nothing(ask):
+    assert ask(XIDS, SANDBOX, since=0.354495).result["reaches_back"] is False
+
+
+def test_of_an_invented_log_the_lines_that_it_alone_has_are_kept():
+    strange = stamped(plain("bios", 0.0) + plain(XID, 30.0, 3), "syslog(2)", unreadable=1)
+    journal = stamped(plain("bios", 0.0) + plain("b", 8.0), "j", damaged=1)
+    for log in (journal, stamped(plain("b", 8.0), "j", damaged=1)):
+        both = extended(strange, log)
+        assert both.text == plain("bios", 0.0) + plain("b", 8.0) + plain(XID, 30.0, 3)
+        assert (both.first_at, both.last_at) == (log.first_at, 8.0)
+        assert (both.complete, both.unreadable, both.damaged) == (False, 1, 1)
+        assert "sandbox" in both.notes[-1]

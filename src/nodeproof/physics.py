@@ -7,6 +7,7 @@ between `LEAST` and 1 of the peak of its product, or it is a mistake.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Product:
     names: tuple[str, ...]  # as NVML and CUDA give them
     pci_ids: frozenset[int]
     nvlinks: int | None
+    ecc: bool | None  # whether its memory has ECC that can be on; `None` where nobody wrote it down
     reduces_in_switch: bool  # NVSwitch adds up on the way, so a rank sends its data once
     peaks: Mapping[str, float]
     source: str
@@ -119,6 +121,14 @@ def by_name() -> Mapping[str, Product]:
     return {name: product for product in shipped() for name in product.names}
 
 
+def for_players(name: str) -> bool:
+    """Whether a GPU's name says that it is made for players: without ECC, its NVLink on a bridge.
+
+    Of all other products that the catalogue does not know, nobody knows what they have.
+    """
+    return re.search(r"\b(GeForce|TITAN)\b", name, re.IGNORECASE) is not None
+
+
 @lru_cache(maxsize=1)
 def shipped() -> tuple[Product, ...]:
     """Read the catalogue that comes with the package."""
@@ -126,13 +136,19 @@ def shipped() -> tuple[Product, ...]:
 
 
 def read(text: str) -> tuple[Product, ...]:
-    """Read products from TOML. Raises `ValueError` for a product without names, source or date."""
+    """Read products from TOML. Raises `ValueError` for a product without names, source or date.
+
+    So too for one that is said to have ECC, or none, without a source of that.
+    """
     products = []
     for key, table in tomllib.loads(text).items():
         for needed in ("names", "source", "date"):
             if not table.get(needed):
                 msg = f"product {key}: no {needed}"
                 raise ValueError(msg)
+        if "ecc" in table and (not isinstance(table["ecc"], bool) or not table.get("ecc_source")):
+            msg = f"product {key}: whether it has ECC is true or false, with an ecc_source"
+            raise ValueError(msg)
         peaks = {q.value: float(table[q.value]) for q in Quantity if q.value in table}
         if not peaks or not all(peak > 0 for peak in peaks.values()):
             msg = f"product {key}: no peak, or one that is not above 0"
@@ -143,6 +159,7 @@ def read(text: str) -> tuple[Product, ...]:
                 names=tuple(table["names"]),
                 pci_ids=frozenset(table.get("pci_ids", ())),
                 nvlinks=table.get("nvlinks"),
+                ecc=table.get("ecc"),
                 reduces_in_switch=table.get("reduces_in_switch", False),
                 peaks=peaks,
                 source=table["source"],

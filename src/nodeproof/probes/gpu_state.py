@@ -13,6 +13,7 @@ from typing import Any
 
 import pynvml
 
+from nodeproof import physics
 from nodeproof.probes import mig, nvml
 from nodeproof.worker import Context
 
@@ -78,6 +79,8 @@ def memory(context: Context) -> dict[str, Any]:
     - `rows`: `corrected`, `uncorrected` (rows remapped for such errors), `pending`, `failed`
       (booleans), and `banks` by what spare rows they have left (`max` to `none`);
     - `pages`: `retired` for both reasons, `pending`: of GPUs before row remapping;
+    - `product`: its name, "" where the driver has none; `built_in`: whether the product has ECC by
+      its maker, `None` where nobody knows;
     - `counters`, `records`: how many of `errors`, and of `rows` and `pages`, there are.
     """
     with nvml.session(context.progress):
@@ -89,15 +92,25 @@ def memory(context: Context) -> dict[str, Any]:
                 "nvmlDeviceGetMemoryErrorCounter", gpu.device, *what, about=gpu.uuid
             )
         rows, pages = _rows(gpu), _pages(gpu)
+        name = str(gpu.ask("nvmlDeviceGetName") or "")
         return {
             "ecc": _ecc_mode(gpu),
             "errors": errors,
             "sram": _sram(gpu),
             "rows": rows,
             "pages": pages,
+            "product": name,
+            "built_in": _has_ecc(name),
             "counters": sum(count is not None for count in errors.values()),
             "records": (rows is not None) + (pages is not None),
         }
+
+
+def _has_ecc(name: str) -> bool | None:
+    product = physics.by_name().get(name)
+    if product is not None:
+        return product.ecc
+    return False if physics.for_players(name) else None
 
 
 def _ecc_mode(gpu: _Gpu) -> dict[str, bool | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nodeproof.probes.pci import DEVICES, answers, hexadecimal, or_none
+from nodeproof.probes.pci import DEVICES, answers, hexadecimal, identities, or_none
 from nodeproof.probes.tree import Tree, Unreadable
 
 AMAZON, MELLANOX = 0x1D0F, 0x15B3
@@ -60,15 +60,13 @@ class Rdma:
 
 
 def functions(tree: Tree) -> list[Function]:
-    """EFA and Mellanox network functions by address. Raises `Unreadable` without a PCI bus."""
+    """EFA and Mellanox network functions by address. Raises `Unreadable`, as `identities` does."""
     found = []
-    for address in tree.names(DEVICES):
+    for address, vendor, kind in identities(tree):
         folder = f"{DEVICES}/{address}"
-        vendor = or_none(tree, f"{folder}/vendor", hexadecimal)
         if vendor not in {AMAZON, MELLANOX}:
             continue
         device = tree.value(f"{folder}/device", hexadecimal)
-        kind = tree.value(f"{folder}/class", hexadecimal) >> 8
         if (vendor == MELLANOX and kind in _NETWORK) or (vendor == AMAZON and device in _EFA):
             found.append(
                 Function(

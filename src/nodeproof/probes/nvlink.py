@@ -54,7 +54,9 @@ def links(context: Context) -> dict[str, Any]:
     A row has `link` (number), `active`, `speed_mbs` (MB/s as the driver counts, `None` where it
     does not say or the link is down), `end` ("gpu", "switch", "cpu", `None` where unknown). Beside
     them `built_in`: how many the product has by its maker, at least 1 for an SXM board that the
-    catalogue does not know, `None` for any other; `switches`: NVSwitches on the bus, `None` where it
+    catalogue does not know, `None` for any other; `product`: its name, "" where the driver has none;
+    `known`: whether what it has is known, by the catalogue or because it is made for players;
+    `switches`: NVSwitches on the bus, `None` where it
     can't be read. Raises `NvmlError` for any refusal.
     """
     try:
@@ -70,11 +72,14 @@ def links(context: Context) -> dict[str, Any]:
             )
             if state is not None:
                 rows.append(_row(device, context.device_id, link, active=bool(state)))
-        name = nvml.ask_if_supported("nvmlDeviceGetName", device, about=context.device_id)
+        said = nvml.ask_if_supported("nvmlDeviceGetName", device, about=context.device_id)
+        name = str(said or "")
         return {
             "links": rows,
             "active": sum(row["active"] for row in rows),
-            "built_in": _built_in(str(name or "")),
+            "built_in": _built_in(name),
+            "product": name,
+            "known": name in physics.by_name() or physics.for_players(name),
             "switches": switches,
         }
 

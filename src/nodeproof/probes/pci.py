@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,17 +34,34 @@ class Controller:
 
 
 def gpus(tree: Tree) -> list[Controller]:
-    """NVIDIA's GPUs in the order of their addresses. Raises `Unreadable` without a PCI bus."""
+    """NVIDIA's GPUs in the order of their addresses. Raises `Unreadable`, as `identities` does."""
     found = []
-    for address in tree.names(DEVICES):
-        folder = f"{DEVICES}/{address}"
-        # One that goes away between the listing and here is one that is not there.
-        vendor = or_none(tree, f"{folder}/vendor", hexadecimal)
-        if vendor != NVIDIA:
-            continue
-        if tree.value(f"{folder}/class", hexadecimal) >> 8 in GPU_CLASSES:
+    for address, vendor, group in identities(tree):
+        if vendor == NVIDIA and group in GPU_CLASSES:
             found.append(_controller(tree, address))
     return found
+
+
+def identities(tree: Tree) -> Iterator[tuple[str, int, int]]:
+    """Address, vendor and class (without its interface) of every function on the bus, in order.
+
+    A function that does not tell what it is may be any: a bus with one on it can't be counted.
+    Raises `Unreadable` for such a one, by its address, and without a bus.
+    """
+    for address in tree.names(DEVICES):
+        folder = f"{DEVICES}/{address}"
+        try:
+            vendor = tree.value(f"{folder}/vendor", hexadecimal)
+            kind = tree.value(f"{folder}/class", hexadecimal)
+        except Unreadable as refusal:
+            # One that goes away between the listing and here is one that is not there.
+            if not (tree.root / folder).exists():
+                continue
+            raise Unreadable(
+                f"the PCI function {address} does not tell what it is: {refusal}; its kind can't "
+                "be counted on this bus: look for it in the kernel's log, and mount the node's /sys"
+            ) from None
+        yield address, vendor, kind >> 8
 
 
 def controllers(context: Context) -> dict[str, Any]:

@@ -179,13 +179,10 @@ def numa_nodes(tree: Tree) -> int | None:
 
 
 def _kinds(tree: Tree) -> Iterator[tuple[str, str]]:
-    for address in tree.names(pci.DEVICES):
+    for address, vendor, group in pci.identities(tree):
         folder = f"{pci.DEVICES}/{address}"
-        vendor = pci.or_none(tree, f"{folder}/vendor", pci.hexadecimal)
-        kind = pci.or_none(tree, f"{folder}/class", pci.hexadecimal)
-        if vendor is None or kind is None or (tree.root / folder / "physfn").is_symlink():
+        if (tree.root / folder / "physfn").is_symlink():
             continue
-        group = kind >> 8
         if vendor == pci.NVIDIA and group in pci.GPU_CLASSES:
             yield address, "gpu"
         elif vendor == pci.NVIDIA and group == _NVSWITCH_CLASS:
