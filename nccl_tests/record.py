@@ -50,6 +50,8 @@ class Group:
     ended: str
     interrupted: str  # why it stopped early, "" if it did not
     known: tuple[str, ...]  # members that were known to be good before
+    ratio: float  # of the reference, from which a pair passed while the rounds were chosen
+    floor_gbs: float  # the least reference then
     loopback: bool  # a node alone, made to send to itself over its network devices
     join_timeout_s: float
     timeout_s: float
@@ -211,6 +213,8 @@ def _group(data: Mapping[str, Any]) -> Group:
         ended=_text(data, "ended"),
         interrupted=_text(data, "interrupted"),
         known=_texts(data, "known"),
+        ratio=_number(data, "ratio"),
+        floor_gbs=_number(data, "floor_gbs"),
         loopback=_flag(data, "loopback") and _whole(data, "nodes") == 1,
         join_timeout_s=_number(data, "join_timeout_s"),
         timeout_s=_number(data, "timeout_s"),

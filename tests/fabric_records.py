@@ -41,6 +41,8 @@ def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int
             "ended": "2026-11-30T20:01:00.000+00:00",
             "interrupted": "",
             "known": [],
+            "ratio": 0.85 if device == "cuda" else 0.4,
+            "floor_gbs": 0.0,
             "loopback": False,
             "join_timeout_s": 60.0,
             "timeout_s": 30.0,

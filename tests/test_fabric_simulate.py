@@ -159,7 +159,8 @@ def document(*, pairs):
         "version": "0",
         "group": texts
         | {"nodes": 7, "device": "cpu", "launcher": "static", "bytes": 8, "seed": 1}
-        | {"join_timeout_s": 1.0, "timeout_s": 1.0},
+        | {"join_timeout_s": 1.0, "timeout_s": 1.0, "known": [], "loopback": False}
+        | {"ratio": 0.85, "floor_gbs": 0.0},
         "members": [
             own
             | {"id": f"n{rank}", "rank": rank, "came": rank < 6, "lost_after_s": None}
@@ -168,6 +169,7 @@ def document(*, pairs):
         ],
         "planted": {"ranks": []},
         "whole": {"ranks": []},
+        "small": {"ranks": []},
         "pairs": pairs,
         "rails": [],
         "traffic": {},

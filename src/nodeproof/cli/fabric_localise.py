@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nodeproof.nccl_tests import record
-from nodeproof.nccl_tests.localise import Localised, Pair, Place, judge
+from nodeproof.nccl_tests.localise import RATIO, Localised, Pair, Place, judge, renumbered
 from nodeproof.reports.legible import legible
 
 _KEYS = {"round": int, "a": str, "b": str, "wrong": int, "said": str}
@@ -25,22 +25,41 @@ def main(args: argparse.Namespace) -> int:
     that can't be read or judged.
     """
     try:
-        nodes, pairs = _read(args.file)
-        told = judge(nodes, pairs, floor_gbs=args.floor_gbs, ratio=args.ratio)
+        asked = _read(args.file)
+        ratio = asked.ratio if args.ratio is None else args.ratio
+        floor_gbs = asked.floor_gbs if args.floor_gbs is None else args.floor_gbs
+        told = judge(asked.nodes, asked.pairs, floor_gbs=floor_gbs, ratio=ratio)
     except OSError as error:
         print(f"nodeproof: {args.file}: {error.strerror or error}", file=sys.stderr)
         return 2
     except (ValueError, RecursionError) as error:
         print(legible(f"nodeproof: {args.file}: {error}"), file=sys.stderr)
         return 2
-    print(json.dumps(_document(told), allow_nan=False) if args.json else _text(told))
+    if args.json:
+        document = {**_document(told), "ratio": ratio, "rehearsal": asked.rehearsal}
+        print(json.dumps(document, allow_nan=False))
+    else:
+        print(_text(told, ratio=ratio))
+        if asked.rehearsal:
+            print("REHEARSAL: it condemns nothing")
     places = {each.place for each in told.nodes.values()}
     if Place.BAD in places:
         return 10
     return 0 if places == {Place.GOOD} and not told.common else 11
 
 
-def _read(path: Path) -> tuple[list[str], list[Pair]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a file holds."""
+
+    nodes: list[str]
+    pairs: list[Pair]
+    ratio: float = RATIO
+    floor_gbs: float = 0.0
+    rehearsal: bool = False
+
+
+def _read(path: Path) -> _Asked:
     """Return all nodes and pairs. Raises `OSError`, or `ValueError` for what holds no such."""
     data = path.read_bytes()
     document = json.loads(data)
@@ -48,13 +67,23 @@ def _read(path: Path) -> tuple[list[str], list[Pair]]:
         pairs = [_pair(row, number) for number, row in enumerate(document)]
         if not pairs:
             raise ValueError("it holds no pair")
-        return list(dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))), pairs
+        named = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b))
+        return _Asked(nodes=list(named), pairs=pairs)
     found = record.parse(data)
-    # Members that never came stand in no pair, and are told as that.
-    return [member.id for member in found.members], [
+    stayed = {member.id for member in found.members if member.stayed}
+    pairs = [
         Pair(round=row.round, a=row.a, b=row.b, gbs=row.gbs, wrong=row.wrong, said=row.said)
         for row in found.pairs
+        if {row.a, row.b} <= stayed
     ]
+    # As the run is judged: who never came, or was lost, stands in no pair, and is told as that.
+    return _Asked(
+        nodes=[member.id for member in found.members],
+        pairs=renumbered(pairs),
+        ratio=found.group.ratio,
+        floor_gbs=found.group.floor_gbs,
+        rehearsal=found.group.device == "cpu",
+    )
 
 
 def _pair(row: Any, number: int) -> Pair:
@@ -78,14 +107,15 @@ def _document(told: Localised) -> dict[str, Any]:
     }
 
 
-def _text(told: Localised) -> str:
+def _text(told: Localised, *, ratio: float) -> str:
     others = {name: each for name, each in told.nodes.items() if each.place is not Place.GOOD}
     lines = [f"{each.place:10} {name}: {each.why}" for name, each in others.items()]
     lines += _each("link", [f"{a} with {b}: {why}" for a, b, why in told.links])
     lines += _each("common", [told.common] if told.common else [])
     good = len(told.nodes) - len(others)
     lines.append(
-        f"{good} of {len(told.nodes)} nodes are good, held against {told.reference_gbs:.4g} GB/s"
+        f"{good} of {len(told.nodes)} nodes are good; a pair has to reach {ratio:g} of "
+        f"{told.reference_gbs:.4g} GB/s"
     )
     return "\n".join(legible(line).replace("\n", "\\n") for line in lines)
 

@@ -46,7 +46,10 @@ def main(args: argparse.Namespace) -> int:
     """Take part in a group, or lead it; return the exit status of the verdict."""
     try:
         told = spec.load(args.spec) if args.spec else spec.NO_SPEC
-        spec.known(told, options.suites())
+        declared = options.suites()
+        spec.known(told, declared)
+        for check in told.limits:
+            spec.limits_for(told, check, declared[check].limits)
         if args.device == "cpu":
             told = told.over(spec.load(spec.REHEARSAL))
         part, head_at = _told(args)
@@ -83,8 +86,11 @@ def _told(args: argparse.Namespace) -> tuple[Part | None, tuple[str, int]]:
             raise ValueError("--head HOST[:PORT]: where rank 0 listens, the same on every node")
         part = part_of(args)
         named = _names(args, part.nodes)
-        if named and not args.node_name:
-            raise ValueError("--names needs --node-name: what this node is called there")
+        if named and named[part.rank] != part.name:
+            raise ValueError(
+                f"--names says that rank {part.rank} is {named[part.rank]}, and this node is "
+                f"{part.name}: give --node-name"
+            )
         return part, part.head
     if args.nodes is None or args.nodes < 1:
         raise ValueError(f"--nodes N: how many members {args.launcher} has to start")
@@ -132,7 +138,7 @@ def _lead(
     output: Path,
 ) -> int:
     nodes = part.nodes if part else args.nodes
-    known = [name for name in args.known.split(",") if name]
+    known = [name.strip() for name in args.known.split(",") if name.strip()]
     started, boot = now(), boot_id(args.host_root)
     token = os.environ.get(TOKEN, "") if part else secrets.token_hex(16)
     _say(f"{_kind(args)}: {nodes} nodes, {args.launcher}")
@@ -168,7 +174,8 @@ def _lead(
             head.open_store()
             members = _members(command, environment, output / LOG)
             launched = stack.enter_context(members)
-            head.gather(join_s=args.join_timeout, over=launched.poll)
+            rank = part.rank if part else None
+            head.gather(join_s=args.join_timeout, over=launched.poll, whose=rank)
             campaign = Campaign(
                 head=head, terms=_terms(args, told, head, seed), say=_say, measured=measured
             )
@@ -178,11 +185,12 @@ def _lead(
             interrupted = str(error)
         except Exception:  # noqa: BLE001  whatever went wrong, what was measured is written
             interrupted = f"ended by a bug of nodeproof: {traceback.format_exc()[-2000:]}"
+        terms = _terms(args, told, head, seed)
         group = {
             "nodes": nodes,
             "device": _device(head, args.device),
             "launcher": args.launcher,
-            "bytes": _terms(args, told, head, seed).max_bytes,
+            "bytes": terms.max_bytes,
             "seed": seed,
             "head": where,
             "head_name": part.name if part else platform.node() or "head",
@@ -192,6 +200,8 @@ def _lead(
             "ended": now(),
             "interrupted": interrupted,
             "known": known,
+            "ratio": terms.ratio,
+            "floor_gbs": terms.floor_gbs,
             "loopback": nodes == 1,
             "join_timeout_s": args.join_timeout,
             "timeout_s": args.timeout,

@@ -25,17 +25,30 @@ def add(commands: Any) -> None:
     judge = kinds.add_parser("judge", help="decide again by what a group measured")
     judge.set_defaults(module="fabric_judge")
     judge.add_argument("file", type=Path, metavar="FILE", help="fabric.json of a run")
-    judge.add_argument("--output", type=Path, default=Path("nodeproof-fabric"), metavar="DIR")
+    judge.add_argument(
+        "--output",
+        type=Path,
+        default=Path("nodeproof-judged"),
+        metavar="DIR",
+        help="where the files go (default: nodeproof-judged)",
+    )
     _add_terms(judge)
 
-    localise = kinds.add_parser("localise", help="say which node or link pair results blame")
+    localise = kinds.add_parser(
+        "localise", help="say which node or link pair results blame", description=_LOCALISE
+    )
     localise.set_defaults(module="fabric_localise")
     localise.add_argument("file", type=Path, metavar="FILE", help="fabric.json, or a list of pairs")
     localise.add_argument(
-        "--ratio", type=float, default=0.85, help="of the reference that a pair has to reach"
+        "--ratio",
+        type=float,
+        help="of the reference that a pair has to reach (default: that of the run, or 0.85)",
     )
     localise.add_argument(
-        "--floor-gbs", type=float, default=0.0, metavar="GBS", help="least reference, in GB/s"
+        "--floor-gbs",
+        type=float,
+        metavar="GBS",
+        help="least reference (default: that of the run, or none)",
     )
     localise.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -74,7 +87,8 @@ def add(commands: Any) -> None:
         type=float,
         default=0.0,
         metavar="P",
-        help="how often a bad node passes all the same, 0 to 1",
+        help="below 1: how often a bad node passes all the same; from 1: that many nodes more, "
+        "which pass half of the time",
     )
     simulate.add_argument("--seed", type=int, default=1, metavar="S")
     simulate.add_argument("--json", action="store_true", help="print one JSON line")
@@ -97,6 +111,11 @@ def _add_perf(perf: argparse.ArgumentParser) -> None:
 _RUN = """Start it on every node of the group, or once with a launcher that starts it there. One node
 alone is no group: what it proves has a lower grade. Writes fabric.json and the five files of a run,
 on every node. Exit status: 0 accept, 10 reject, 11 undecided, 2 usage."""
+
+
+_LOCALISE = """Reads the record of a group, or a list such as [{"round": 1, "a": "n1", "b": "n2",
+"gbs": 10.2}, ...]: in one round no node has two pairs; "wrong" counts elements, "said" is why a pair
+did not finish. Exit status: 0 all good, 10 a node is bad, 11 anything else, 2 usage."""
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

@@ -92,7 +92,8 @@ class Campaign:
             self.measured.planted = self._together(ranks, "planted faults", plant="flip")
             self.measured.whole = self._together(ranks, "the whole group")
             self._read_traffic("after")
-            self.measured.small = self._together(ranks, "who comes late", **_SMALL)
+            if not any(member.trouble for member in everybody):  # else nobody would come in time
+                self.measured.small = self._together(ranks, "who comes late", **_SMALL)
         self._pairs()
         self._rails()
         self._read_logs()

@@ -99,6 +99,7 @@ class Head:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, None)
         self._strangers: list[Line] = []
+        self._refusals: dict[int, str] = {}  # by rank, the last
         self._beaten = 0.0
         self._stop = ""
         self._number = 0
@@ -135,21 +136,26 @@ class Head:
                     f"the store for meetings did not come up: {self._store_lost or 'no answer'}"
                 )
 
-    def gather(self, *, join_s: float, over: Callable[[], str] = lambda: "") -> None:
+    def gather(
+        self, *, join_s: float, over: Callable[[], str] = lambda: "", whose: int | None = None
+    ) -> None:
         """Wait until every member is ready, but not for ever; who is missing has its trouble told.
 
-        `over` says how whoever starts the members has ended, "" while it has not: then nobody is
-        waited for any more.
+        `over` says how the process has ended that starts the member `whose`, or all of them if that
+        is `None`; "" while it has not. Nobody is waited for whom nobody will start.
         """
         ends, ended = min(time.monotonic() + join_s, self.ends), ""
         while time.monotonic() < ends and not all(m.came for m in self.members):
             self.pump()
-            if not ended and (ended := over()):
+            if not ended and (ended := over()) and whose is None:
                 ends = min(ends, time.monotonic() + _LAST_S)
         for member in self.members:
             if not member.came:
-                why = f"never came: {ended}" if ended else f"never came within {join_s:g} s"
-                self._blame(member, f"{member.name} {why}")
+                why = f"never came within {join_s:g} s"
+                if ended and whose in {None, member.rank}:
+                    why = f"never came: {ended}"
+                refused = self._refusals.get(member.rank, "")
+                self._blame(member, f"{member.name} {why}{refused}")
         ends = min(time.monotonic() + _READY_S, self.ends)
         while time.monotonic() < ends and any(m.line and m.ready is None for m in self.members):
             self.pump()
@@ -259,7 +265,9 @@ class Head:
                 return
         refused = self._refused(rank, hello)
         if refused:
-            self.events.append({"name": "member.refused", "text": f"{hello['name']}: {refused}"})
+            text = f"{hello['name']!r:.80} from {stranger.peer}: {refused}"
+            self.events.append({"name": "member.refused", "text": text})
+            self._refusals[rank] = f"; refused was {text}"
             with contextlib.suppress(GoneError):
                 stranger.send({"refused": refused})
             self._dismiss(stranger)
@@ -282,7 +290,10 @@ class Head:
         if self._named and name != self.members[rank].name:
             return f"rank {rank} has to be {self.members[rank].name}"
         if any(other.came and other.name == name for other in self.members):
-            return f"{name} is here already under another rank: one member a node"
+            return (
+                f"{name} is here already under another rank: one member a node; on one machine give "
+                "each a --node-name of its own"
+            )
         return ""
 
     def _admit(self, member: Member, line: Line, hello: Mapping[str, Any]) -> None:

@@ -167,7 +167,10 @@ class Launched:
         environment: Mapping[str, str] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        self.name = Path(words[0]).name if "torch.distributed.run" not in words else "torchrun"
+        self.name = Path(words[0]).name
+        if words[0] == sys.executable:
+            torchrun = "torch.distributed.run" in words
+            self.name = "torchrun" if torchrun else "the member of this node"
         self._log = log
         self._grace_s = grace_s
         keeper = [sys.executable, "-P", "-m", "nodeproof.fabric.launching"]

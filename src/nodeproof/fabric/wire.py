@@ -48,6 +48,14 @@ class Line:
         """The address of this side."""
         return str(self._socket.getsockname()[0])
 
+    @property
+    def peer(self) -> str:
+        """The address of the other side, "" where it has gone."""
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError:
+            return ""
+
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
         return self._socket.fileno()
