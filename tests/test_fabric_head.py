@@ -13,7 +13,8 @@ from nodeproof.fabric.head import Ask, Head
 from nodeproof.fabric.wire import GoneError, Line
 
 WORD = "the group's word"
-READY = {"ready": {"devices": [{"label": "cpu0", "kind": "cpu"}], "software": {"torch": "2"}}}
+CPU0 = {"kind": "cpu", "id": "cpu0", "label": "cpu0", "facts": {}}
+READY = {"ready": {"devices": [CPU0], "software": {"torch": "2"}}}
 ASK = {0: Ask(calls={"cpu0": {"call": "a:b", "args": {}}})}
 
 
@@ -210,7 +211,7 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_this_one(head, monkeyp
 
 def test_a_worker_that_was_lost_stays_its_members_trouble_even_if_the_next_one_works(head):
     peer = joined(head)
-    lost = {"cpu0": {"said": "worker cpu0 was killed", "lost": True}}
+    lost = {"cpu0": {"said": "worker cpu0 was killed", "type": "Lost"}}
     peer.line.send({"done": {"id": 1, "replies": lost, "deaths": [], "boot_id": "b"}})
     head.ask(ASK, seed=1, deadline_s=5)
     assert head.members[0].there
@@ -257,3 +258,112 @@ def test_an_address_is_read_as_people_write_it(text, is_):
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError, match="no HOST:PORT"):
         wire.address(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "group", "rank 1", "a|b", "a/b", "\x1b[2J", "\ud800", "x" * 254]
+)
+def test_what_can_be_no_name_of_a_node_is_refused(head, name):
+    assert "is no name of a node" in Peer(head).hello(name=name).hears()["refused"]
+
+
+def test_a_word_that_is_no_text_keeps_out_him_alone(head):
+    assert "word" in Peer(head).hello(token="\ud800").hears()["refused"]  # noqa: S106
+    assert "welcome" in Peer(head).hello().hears()
+
+
+def told_ready(head, devices, software=None):
+    peer = Peer(head).hello()
+    peer.hears()
+    peer.line.send({"ready": {"devices": devices, "software": software or {}}})
+    ends = time.monotonic() + 10
+    while not head.members[0].there and not head.members[0].trouble and time.monotonic() < ends:
+        head.pump()
+    return head.members[0]
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [],
+        [1],
+        [{}],
+        [{**CPU0, "kind": "node"}],
+        [{**CPU0, "kind": []}],
+        [{**CPU0, "id": ""}],
+        [{**CPU0, "label": "x" * 3000}],
+        [{**CPU0, "facts": []}],
+        [CPU0, CPU0],
+    ],
+    ids=str,
+)
+def test_a_member_with_devices_that_are_none_takes_no_part(head, devices):
+    member = told_ready(head, devices)
+    assert not member.there
+    assert "said what is no answer" in member.trouble[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\n" * 20_000, b"{}\n" * 20_000, b'{"ready":' + b'{"a":' * 40 + b"1" + b"}" * 41 + b"\n"],
+    ids=["empty lines", "small lines", "nested"],
+)
+def test_a_member_that_floods_is_lost_and_nobody_else(head, data):
+    peer = joined(head)
+    with contextlib.suppress(OSError):
+        peer.raw(data)
+    other = Peer(head).hello(rank=1, name="two")
+    assert "welcome" in other.hears()
+    ends = time.monotonic() + 10
+    while head.members[0].there and time.monotonic() < ends:
+        head.pump()
+    assert "one" in head.members[0].trouble[0]
+    assert head.members[1].came
+
+
+@pytest.mark.parametrize(
+    "replies", [{"cpu0": [1]}, {"cpu0": {"lost": 1}}, {"cpu0": {"answer": "hi"}}, {"cpu0": None}]
+)
+def test_a_reply_that_is_none_costs_its_member_alone(head, replies):
+    peer = joined(head)
+    peer.line.send({"done": {"id": 1, "replies": replies, "deaths": [], "boot_id": "b"}})
+    told = head.ask(ASK, seed=1, deadline_s=5)
+    assert "said what is no answer" in told[0]["cpu0"]["said"]
+
+
+def test_a_number_that_is_none_does_not_arrive(head):
+    peer = joined(head)
+    peer.raw(
+        b'{"done":{"id":1,"replies":{"cpu0":{"answer":{"x":NaN}}},"deaths":[],"boot_id":""}}\n'
+    )
+    assert "said" in head.ask(ASK, seed=1, deadline_s=5)[0]["cpu0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "trouble"), [("UnfinishedError", False), ("OSError", True), ("Lost", True)]
+)
+def test_only_what_others_failed_it_in_is_not_a_members_own_trouble(head, kind, trouble):
+    """A full disk, or memory that somebody took, must not pass for a slow network."""
+    peer = joined(head)
+    said = {"cpu0": {"said": f"{kind}: no space left on device", "type": kind}}
+    peer.line.send({"done": {"id": 1, "replies": said, "deaths": [], "boot_id": "b"}})
+    head.ask(ASK, seed=1, deadline_s=5)
+    assert bool(head.members[0].trouble) is trouble
+
+
+def test_deaths_without_end_are_not_kept_without_end(head):
+    peer = joined(head)
+    deaths = ["worker cpu0 died" * 1000] * 5000
+    peer.line.send(
+        {
+            "done": {
+                "id": 1,
+                "replies": {"cpu0": {"said": "no", "type": "UnfinishedError"}},
+                "deaths": deaths,
+                "boot_id": "b",
+            }
+        }
+    )
+    head.ask(ASK, seed=1, deadline_s=20)
+    assert len(head.members[0].trouble) <= 32
+    assert all(len(each) < 2100 for each in head.members[0].trouble)

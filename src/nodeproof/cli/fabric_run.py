@@ -209,8 +209,9 @@ def _lead(
         try:
             record.write(output / RECORD, _document(group, head, measured))
         except OSError as error:
-            interrupted = f"{output / RECORD} can't be written: {error.strerror}"
-            _say(interrupted)
+            _say(f"{output / RECORD} can't be written: {error.strerror}")
+        except Exception:  # noqa: BLE001  without a record the run is undecided, and says so
+            _say(f"no record, by a bug of nodeproof: {traceback.format_exc()[-2000:]}")
         head.leave_alone(_JUDGING_S)
         status = fabric_judge.judge(
             output / RECORD,
@@ -222,7 +223,10 @@ def _lead(
             run_id=str(uuid.uuid4()),
             show=_say,
         )
-        head.end({name: _read(output / name) for name in (FILE, RECORD)})
+        try:
+            head.end({name: _read(output / name) for name in (FILE, RECORD)})
+        except Exception:  # noqa: BLE001  the verdict stands, whoever can't be told
+            _say(f"not all were told, by a bug of nodeproof: {traceback.format_exc()[-2000:]}")
     return status
 
 
@@ -242,8 +246,8 @@ def _document(group: Mapping[str, Any], head: Head, measured: Measured) -> dict[
                 "boot_id_end": member.boot_id,
                 "address": str(member.hello.get("address", "")),
                 "instance_type": str(member.hello.get("instance_type", "")),
-                "devices": list((member.ready or {}).get("devices", [])),
-                "software": dict((member.ready or {}).get("software", {})),
+                "devices": member.devices,
+                "software": member.ready.software if member.ready else {},
             }
             for member in head.members
         ],
@@ -272,17 +276,16 @@ def _terms(args: argparse.Namespace, told: Spec, head: Head, seed: int) -> Terms
 
 
 def _default_size(head: Head) -> int:
-    rows = [row for member in head.members for row in (member.ready or {}).get("devices", [])]
+    rows = [row for member in head.members for row in member.devices]
     if not rows or any(row["kind"] != "gpu" for row in rows):
         return _SIZES["cpu"]
-    memory = [row["facts"].get("memory_bytes") or 0 for row in rows]
+    memory = [row["facts"].get("memory_bytes") for row in rows]
+    memory = [known if isinstance(known, int) else 0 for known in memory]
     return _SIZES["large" if min(memory) >= _SMALL_GPU else "small"]
 
 
 def _device(head: Head, asked: str) -> str:
-    kinds = {
-        row["kind"] for member in head.members for row in (member.ready or {}).get("devices", [])
-    }
+    kinds = {row["kind"] for member in head.members for row in member.devices}
     return "cpu" if asked == "cpu" or "cpu" in kinds else "cuda"
 
 

@@ -8,6 +8,7 @@ fails is written down with its reason, and what comes after is done all the same
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 
 from nodeproof.fabric.crew import FOLDER, NODE
 from nodeproof.fabric.head import Ask, Head, Member, Replies
-from nodeproof.nccl_tests import localise
+from nodeproof.nccl_tests import bandwidth, localise
+from nodeproof.nccl_tests.bandwidth import Collective
 from nodeproof.nccl_tests.localise import Pair, Place
 
 _EXCHANGE = "nodeproof.nccl_tests.inside:exchange"
@@ -31,6 +33,7 @@ _SMALL: dict[str, Any] = {
     "repeats": 20,
 }
 _START_S = 45.0  # of a worker that is new: loading torch, connecting NCCL
+_MOST_LOGS = 256
 _READ_S = 30.0  # for what the node itself says
 
 
@@ -207,8 +210,11 @@ class Campaign:
 
     def _read_logs(self) -> None:
         for name, reply in self._of_each_node(_LOGS, {"folder": FOLDER}).items():
-            answer = reply.get("answer") or {"texts": []}
-            self.measured.nccl[name] = {**answer, "said": str(reply.get("said", ""))}
+            texts = reply.get("answer", {}).get("texts", [])
+            said = str(reply.get("said", ""))
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                texts, said = [], f"{name} said of its logs what is no text"
+            self.measured.nccl[name] = {"texts": texts[:_MOST_LOGS], "said": said}
 
     def _of_each_node(self, call: str, args: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         asks = {m.rank: Ask(calls={NODE: {"call": call, "args": args}}) for m in self._everybody()}
@@ -228,13 +234,15 @@ class Campaign:
         calls = dict[int, dict[str, dict[str, Any]]]()
         for ranks in meetings.values():
             self._meetings += 1
+            meeting = f"meeting-{self._meetings}-{secrets.token_hex(12)}"
             labels = [f"{rank.member.name} {rank.device}" for rank in ranks]
             for number, rank in enumerate(ranks):
                 group = {
                     "rank": number,
                     "size": len(ranks),
                     "labels": labels,
-                    "store": f"meeting-{self._meetings}",
+                    # A name that nobody else knows: the store keeps no one out of another's meeting.
+                    "store": meeting,
                     "port": self.head.store_port,
                 }
                 calls.setdefault(rank.member.rank, {})[rank.device] = {
@@ -285,13 +293,25 @@ def _pair(number: int, a: str, b: str, replies: Sequence[Mapping[str, Any]]) -> 
     """Of two nodes the ranks of both: a pair has been measured where every rank has an answer."""
     answers = [reply.get("answer") for reply in replies]
     if not answers or not all(answers):
-        said = [str(reply.get("said")) for reply in replies if not reply.get("answer")]
-        return Pair(round=number, a=a, b=b, gbs=None, said="; ".join(dict.fromkeys(said)) or "?")
-    found = [answer for answer in answers if answer is not None]
-    return Pair(
-        round=number,
-        a=a,
-        b=b,
-        gbs=min(float(answer["busbw_gbs"][_ALL_REDUCE]) for answer in found),
-        wrong=sum(int(answer["wrong"]) for answer in found),
-    )
+        why = [str(reply.get("said")) for reply in replies if not reply.get("answer")]
+        return Pair(round=number, a=a, b=b, gbs=None, said="; ".join(dict.fromkeys(why)) or "?")
+    try:
+        gbs, wrong = _rate([answer for answer in answers if answer is not None])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"what came of it is no measurement: {type(error).__name__}: {error}"
+        return Pair(round=number, a=a, b=b, gbs=None, said=said)
+    return Pair(round=number, a=a, b=b, gbs=gbs, wrong=wrong)
+
+
+def _rate(answers: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
+    """GB/s and wrong elements of two nodes, by what each rank says of itself.
+
+    What ranks told each other through the store is not used: others can write there. Raises
+    `ValueError`, `TypeError` or `KeyError` for what is no measurement.
+    """
+    (size,) = {answer["largest_bytes"][_ALL_REDUCE] for answer in answers}
+    seconds = bandwidth.slowest([answer["own_times"][_ALL_REDUCE] for answer in answers])
+    wrong = [answer["wrong"] for answer in answers]
+    if type(size) is not int or any(type(each) is not int or each < 0 for each in wrong):
+        raise ValueError(f"{size!r:.40} bytes, {wrong!r:.80} wrong elements")
+    return bandwidth.busbw_gbs(Collective.ALL_REDUCE, size, seconds, len(answers)), sum(wrong)

@@ -70,7 +70,8 @@ class Crew:
     def do(self, calls: Mapping[str, Mapping[str, Any]], *, seed: int, deadline_s: float) -> Any:
         """Do these calls at once; return by worker its `answer`, or what is `said` of it instead.
 
-        `lost` says that a worker died or hung; it is started anew by its next call.
+        `type` is what it raised, or "Lost" for a worker that died or hung; it is started anew by its
+        next call.
         """
         known = {NODE, *(d.label for d in self.devices)}
         if strange := sorted(set(calls) - known):
@@ -151,9 +152,9 @@ def _told(reply: Reply) -> dict[str, Any]:
         case Answer(result=result):
             return {"answer": dict(result)}
         case Lost():
-            return {"said": _said(reply), "lost": True}
-        case Raised():
-            return {"said": _said(reply)}
+            return {"said": _said(reply), "type": "Lost"}
+        case Raised(type=kind):
+            return {"said": _said(reply), "type": kind}
 
 
 def _said(reply: Reply) -> str:

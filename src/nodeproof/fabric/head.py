@@ -20,6 +20,9 @@ from typing import Any
 
 from nodeproof import __version__
 from nodeproof.child import GRACE_S, REAP_S, Call, Interrupted, Pool
+from nodeproof.fabric import foreign
+from nodeproof.fabric.crew import NODE
+from nodeproof.fabric.foreign import Done, Leaving, Ready
 from nodeproof.fabric.wire import BEAT_S, HELLO_LIMIT, LINE_LIMIT, SILENT_S, GoneError, Line
 
 _STORE = "store"
@@ -42,7 +45,7 @@ class Member:
     came: bool = False
     line: Line | None = None  # while it is there
     hello: Mapping[str, Any] = field(default_factory=dict)
-    ready: Mapping[str, Any] | None = None
+    ready: Ready | None = None
     boot_id: str = ""  # last told
     trouble: list[str] = field(default_factory=list)
     trouble_after_s: float | None = None
@@ -55,7 +58,12 @@ class Member:
     @property
     def labels(self) -> list[str]:
         """Labels of its devices, by rank."""
-        return [str(row["label"]) for row in (self.ready or {}).get("devices", [])]
+        return [str(row["label"]) for row in self.devices]
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """Its devices, none before it is ready."""
+        return self.ready.devices if self.ready else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +238,25 @@ class Head:
         for key, _ in self._selector.select(_TICK_S):
             if key.data is None:
                 self._welcome_strangers()
-            elif isinstance(key.data, Member):
-                self._hear(key.data)
             else:
-                self._meet(key.data)
+                self._attend(key.data)
         self._beat()
         if self._store_lost and self.store_port:
             raise Interrupted(f"ended: the store for meetings was lost: {self._store_lost}")
+
+    def _attend(self, peer: Member | Line) -> None:
+        """Hear one peer out; whatever is wrong with what it says costs it alone."""
+        try:
+            if isinstance(peer, Member):
+                self._hear(peer)
+            else:
+                self._meet(peer)
+        except Exception as error:  # noqa: BLE001  foreign data, and others' measurements at stake
+            why = f"said what is no answer: {type(error).__name__}: {error}"
+            if isinstance(peer, Member):
+                self._lose(peer, why[: foreign.WORDS])
+            elif peer in self._strangers:
+                self._dismiss(peer)
 
     # --- strangers -------------------------------------------------------------------------
 
@@ -279,12 +299,17 @@ class Head:
     def _refused(self, rank: int, hello: Mapping[str, Any]) -> str:
         """Why somebody is not let in, `""` if he is."""
         nodes, name = len(self.members), hello["name"]
-        if not hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
+        word = str(hello.get("token", "")).encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(word, self._token.encode("utf-8", "surrogateescape")):
             return "it does not know the group's word (NODEPROOF_FABRIC_TOKEN)"
         if hello.get("version") != __version__:
             return f"it is nodeproof {hello.get('version')}, the head {__version__}: use one image"
         if hello["nodes"] != nodes or not 0 <= rank < nodes:
             return f"it is rank {rank} of {hello['nodes']}, the head expects {nodes}"
+        try:
+            foreign.name_of(name)
+        except ValueError as error:
+            return str(error)
         if self.members[rank].came:
             return f"rank {rank} is here already, as {self.members[rank].name}"
         if self._named and name != self.members[rank].name:
@@ -299,8 +324,12 @@ class Head:
     def _admit(self, member: Member, line: Line, hello: Mapping[str, Any]) -> None:
         line.limit = LINE_LIMIT
         member.name, member.came = str(hello["name"]), True
-        member.line, member.hello = line, hello
-        member.boot_id = str(hello.get("boot_id", ""))
+        member.line = line
+        member.hello = {
+            key: str(hello.get(key, ""))[: foreign.WORDS]
+            for key in ("boot_id", "address", "instance_type")
+        }
+        member.boot_id = member.hello["boot_id"]
         left, alone = self.ends - time.monotonic(), len(self.members) == 1
         self._tell(
             member, {"welcome": {"deadline_s": left, "provider": self._provider, "alone": alone}}
@@ -329,32 +358,27 @@ class Head:
             self._lose(member, f"went away: {error}")
             return
         for message in messages:
-            match message:
-                case {"ready": {"devices": list(), "software": dict()} as ready}:
+            match foreign.read(message):
+                case Ready() as ready:
+                    if member.ready is not None:
+                        raise ValueError("it got ready twice")
                     member.ready = ready
-                case {
-                    "done": {
-                        "id": self._number,
-                        "replies": dict(replies),
-                        "deaths": list(deaths),
-                        "boot_id": boot,
-                    }
-                }:
-                    member.boot_id = str(boot)
-                    for death in deaths:
-                        self._blame(member, f"{member.name}: {death}")
-                    self._replies[member.rank] = replies
-                    for name, reply in replies.items():
-                        if reply.get("lost"):
-                            self._blame(member, f"{member.name}: {name}: {reply['said']}")
-                case {"done": {"id": int(number)}} if number != self._number:
-                    pass  # too late: it was given up
-                case {"unfit": str(why)} | {"leaving": str(why)}:
+                case Leaving(why=why):
                     self._lose(member, f"takes no part: {why}")
                     return
-                case _:
-                    self._lose(member, f"said what is no answer: {str(message)[:80]}")
-                    return
+                case Done() as done:
+                    self._take(member, done)
+
+    def _take(self, member: Member, done: Done) -> None:
+        if done.number != self._number or member.rank in self._replies:
+            return  # too late: it was given up
+        member.boot_id = done.boot_id
+        self._replies[member.rank] = done.replies
+        for death in done.deaths:
+            self._blame(member, f"{member.name}: {death}")
+        for name, reply in done.replies.items():
+            if name != NODE and "said" in reply and reply["type"] != foreign.TOGETHER:
+                self._blame(member, f"{member.name}: {name}: {reply['said']}")
 
     def _beat(self) -> None:
         now = time.monotonic()
@@ -379,7 +403,8 @@ class Head:
     def _blame(self, member: Member, why: str) -> None:
         if member.trouble_after_s is None:
             member.trouble_after_s = round(time.monotonic() - self._begun, 3)
-        member.trouble.append(why)
+        if len(member.trouble) < foreign.MOST:
+            member.trouble.append(why)
 
     def _drop(self, member: Member) -> None:
         if member.line is not None:

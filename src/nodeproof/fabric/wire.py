@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 
 LINE_LIMIT = 64 * 1024 * 1024  # bytes; what a whole sweep of a large group has to say
 HELLO_LIMIT = 256 * 1024  # of somebody who has not said who he is
+_MOST_LINES = 10_000  # of one reading
+_MOST_BYTES = 4 * 1024 * 1024  # of one reading
+_DEPTH = 24
 BEAT_S = 1.0
 SILENT_S = 12.0  # without a beat; more than a cable that is plugged in again
 PORT = 29400
@@ -83,9 +86,11 @@ class Line:
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that have come since. Raises `GoneError`."""
         self._take()
+        if self._arrived.count(b"\n") > _MOST_LINES:
+            raise GoneError(f"sent more than {_MOST_LINES} lines at once")
         *lines, rest = self._arrived.split(b"\n")
         if len(rest) > self.limit or any(len(line) > self.limit for line in lines):
-            raise GoneError(f"a line of more than {self.limit} bytes")
+            raise GoneError(f"sent a line of more than {self.limit} bytes")
         self._arrived = rest
         messages = [_message(bytes(line)) for line in lines]
         return [message for message in messages if set(message) != {"beat"}]
@@ -95,11 +100,12 @@ class Line:
         self._socket.close()
 
     def _take(self) -> None:
+        most = len(self._arrived) + _MOST_BYTES  # the others have to be heard, too
         try:
             while part := self._socket.recv(1 << 20):
                 self._arrived += part
                 self.heard = time.monotonic()
-                if len(self._arrived) > self.limit + (1 << 20):
+                if len(self._arrived) > min(most, self.limit + (1 << 20)):
                     return
         except BlockingIOError:
             return
@@ -112,13 +118,32 @@ class Line:
 
 def _message(line: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(line)
+        message = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError):
         message = None
-    if not isinstance(message, dict):
+    if not isinstance(message, dict) or _deep(message):
         shown = line[:80].decode("utf-8", "backslashreplace")
         raise GoneError(f"sent what is no message: {shown!r}")
     return message
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def _deep(message: Any) -> bool:
+    """Whether objects and lists stand in each other deeper than anything that is said here."""
+    level = [message]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def address(text: str) -> tuple[str, int]:
