@@ -37,6 +37,8 @@ _ANSWERS = "nodeproof.nccl_tests.answers"
         altered("stayed", came=1, stayed=0, lost="planted: it went away"),
         altered("the same boot", came=1, stayed=1, boot_id="planted", boot_id_end="otherwise"),
         altered("devices", came=1, stayed=1, devices=0),
+        altered("own machine", came=1, stayed=1, own_machine=0, shared=["planted"]),
+        altered("sliced", came=1, stayed=1, sliced=["planted"]),
     ),
 )
 def test_presence(device: Device, result: Result, measure: Measure) -> None:
@@ -46,6 +48,10 @@ def test_presence(device: Device, result: Result, measure: Measure) -> None:
     pod was never scheduled or was evicted, the node rebooted or lost its network, a process was
     killed for memory. Nothing is known of its hardware by that alone: look at the node's own log,
     and run the group again. A member whose name is `rank N` was never heard of at all.
+
+    Two members with the same boot or the same GPU are one machine that counts twice: no fabric lies
+    between them. Usual causes: two pods on one node, a cloned machine, a wrong list of hosts. A GPU
+    that is cut into slices (MIG) is not whole: turn MIG off and partition after the proof.
     """
     measure("came", result["came"], at_least=1, detail=result["lost"])
     if not result["came"]:
@@ -61,6 +67,22 @@ def test_presence(device: Device, result: Result, measure: Measure) -> None:
         detail=f"of {device}: {boot or 'unreadable'} at the start, {end or 'unreadable'} at the end",
     )
     measure("devices", result["devices"], at_least=1, detail="that could take part")
+    measure(
+        "own machine",
+        result["own_machine"],
+        at_least=1,
+        detail=f"of {device}: {'; '.join(result['shared']) or 'nothing that another has too'}",
+    )
+    measure(
+        "sliced",
+        len(result["sliced"]),
+        unit="GPUs",
+        at_most=0,
+        detail=f"{', '.join(result['sliced'])}: cut into slices (MIG): a GPU is accepted whole and "
+        "partitioned after; turn MIG off (nvidia-smi -mig 0) and test again"
+        if result["sliced"]
+        else "all are whole",
+    )
 
 
 @check(
@@ -302,7 +324,8 @@ def test_grade(device: Device, result: Result, measure: Measure, limits: GradeLi
         result["grade"],
         at_least=limits.grade,
         detail=f"{result['together']} of {result['nodes']} members of {device} worked together"
-        + (f", without {', '.join(result['absent'])}" if result["absent"] else ""),
+        + (f", without {', '.join(result['absent'])}" if result["absent"] else "")
+        + "".join(f"; {name}, said to be known, is no member" for name in result["strangers"]),
     )
 
 

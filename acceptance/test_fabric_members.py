@@ -167,10 +167,16 @@ def test_common(result: Result, measure: Measure, limits: PairLimits) -> None:
 
     Usual causes: a switch, a fabric that is full of others' traffic, a security group or a plugin
     that is missing everywhere, so that all fell back to TCP, two islands with little between them.
-    Nobody is blamed by that alone. Replacing nodes does not help.
+    Nobody is blamed by that alone. Replacing nodes does not help. With fewer rounds than every group
+    begins with there is too little to tell it by: allow more rounds and run again.
     """
     if _alone(result, measure):
         return
+    if result["rounds"] < result["opening"]:
+        raise CannotMeasure(
+            f"only {result['rounds']} of {result['opening']} opening rounds of "
+            f"{len(result['nodes'])} members were measured"
+        )
     told = answers.localised(result, asdict(limits))
     measure("common causes", int(bool(told.common)), at_most=0, detail=told.common)
     measure("reference", told.reference_gbs, unit="GB/s", detail="what a pair is held against")

@@ -8,16 +8,20 @@ did not come back, is never made up for.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from nodeproof.nccl_tests import localise
+from nodeproof.nccl_tests import localise, pair_tests
 from nodeproof.nccl_tests.bandwidth import Collective
+from nodeproof.nccl_tests.localise import Place
 from nodeproof.nccl_tests.partners import Grade
+from nodeproof.nccl_tests.rank_answers import UnbelievableError, same_bandwidth
 from nodeproof.nccl_tests.record import WHOLE, Exchanged, Member, Rank, Record
 from nodeproof.nccl_tests.transport import RDMA
 
-_SHOWN = 16  # wrong elements that are kept
+_FEW = 3  # nodes of which one that is slow has only two to be slow with
+_OFTEN = 2  # times that a pair of them is slow before that is held against one
 _PLANTS = ("", "flip")
 _Value = TypeVar("_Value", int, str)
 
@@ -27,8 +31,14 @@ class AbsentError(Exception):
 
 
 def presence(record: Record, device: str) -> dict[str, Any]:
-    """Whether a member came, stayed, and was the same node all the time."""
+    """Whether a member came, stayed, was the same node all the time, and one that nobody else is.
+
+    `own_machine` is 0 where, in a group of GPUs, another member has the same boot or the same GPU,
+    and `shared` says what; the members of a rehearsal may share a machine. `sliced` are its GPUs
+    that are cut into slices (MIG).
+    """
     member = record.member(device)
+    shared = _shared(record, member)
     return {
         "rank": member.rank,
         "address": member.address,
@@ -39,6 +49,9 @@ def presence(record: Record, device: str) -> dict[str, Any]:
         "boot_id": member.boot_id,
         "boot_id_end": member.boot_id_end,
         "devices": len(member.devices),
+        "own_machine": int(not shared),
+        "shared": shared,
+        "sliced": [str(d["id"]) for d in member.devices if d["facts"].get("mig")],
     }
 
 
@@ -68,8 +81,16 @@ def together(record: Record, device: str) -> dict[str, Any]:  # noqa: ARG001  th
     repeat, that of the slowest rank}, `backend`; and of the members `nodes`, and what all of them
     have alike: `gpus`, `nics` (that can carry a collective), `instance_type`, `nccl`, each `None`
     where they differ or don't say.
+
+    Ranks share their times through a store that any of them can write to. So the bandwidths are
+    worked out once more, from what each rank's own answer holds, and no other is believed.
     """
     answers = _answers(record, record.whole, record.members)
+    try:
+        for collective in Collective:
+            same_bandwidth(collective, {str(rank): answer for rank, answer in answers})
+    except UnbelievableError as error:
+        raise AbsentError(f"{error}: their meeting is not to be trusted; run again") from None
     given = [answer for _, answer in answers]
     return {
         "ranks": len(given),
@@ -113,8 +134,9 @@ def times(record: Record, device: str) -> dict[str, Any]:
 def pairs(record: Record, device: str) -> dict[str, Any]:
     """What the members did two by two.
 
-    Returns `nodes`, `pairs` and `rails` (rows of the record), and whether the group is one node
-    `alone`, which has no pairs.
+    Returns `nodes`, `pairs` and `rails` (rows of the record), `rounds` (in which these were) and
+    `opening` (how many there are at least), and whether the group is one node `alone`, which has no
+    pairs.
 
     A member that was lost is no evidence against those it was lost to: it is not among the `nodes`,
     and neither are its pairs. Its own finding is that it was lost.
@@ -123,7 +145,14 @@ def pairs(record: Record, device: str) -> dict[str, Any]:
         _there(record.member(device))
     nodes = [member.id for member in record.members if member.stayed]
     if record.group.nodes == 1 and nodes:
-        return {"nodes": nodes, "pairs": [], "rails": [], "alone": True}
+        return {
+            "nodes": nodes,
+            "pairs": [],
+            "rails": [],
+            "rounds": 0,
+            "opening": 0,
+            "alone": True,
+        }
     if len(nodes) == 1:
         raise AbsentError(f"only {nodes[0]} stayed to the end, and has nobody to be compared with")
     if not nodes:
@@ -136,6 +165,8 @@ def pairs(record: Record, device: str) -> dict[str, Any]:
         "nodes": nodes,
         "pairs": [dataclasses.asdict(row) for row in rows],
         "rails": [dataclasses.asdict(row) for row in rails],
+        "rounds": len({row.round for row in rows}),
+        "opening": pair_tests.opening_rounds(len(nodes)),
         "alone": False,
     }
 
@@ -145,7 +176,8 @@ def took_part(record: Record, device: str) -> dict[str, Any]:  # noqa: ARG001  t
 
     `grade` is 3 where all did and they are two or more, 2 if all but one of them were known to be
     good before, 1 for a node alone whose devices worked together over its own network devices, else
-    0: a node alone proves nothing of what lies between nodes.
+    0: a node alone proves nothing of what lies between nodes. `strangers` were said to be known, and
+    are no members: that counts for nothing.
     """
     answered = {rank.member for rank in record.whole if rank.answer is not None}
     answered -= {rank.member for rank in record.whole if rank.answer is None}
@@ -156,6 +188,7 @@ def took_part(record: Record, device: str) -> dict[str, Any]:  # noqa: ARG001  t
         "together": nodes - len(absent),
         "absent": absent,
         "grade": 0 if absent else _grade(record),
+        "strangers": sorted(set(record.group.known) - {m.id for m in record.members}),
     }
 
 
@@ -163,7 +196,7 @@ def _grade(record: Record) -> Grade:
     if record.group.nodes == 1:
         looped = record.group.loopback and len(record.whole) > 1
         return Grade.LOOPBACK if looped else Grade.ALONE
-    new = record.group.nodes - len(set(record.group.known))
+    new = len({member.id for member in record.members} - set(record.group.known))
     return Grade.PAIR if new == 1 else Grade.GROUP
 
 
@@ -193,18 +226,56 @@ def carried(record: Record, device: str) -> dict[str, Any]:
 
 
 def localised(answer: Mapping[str, Any], limits: Mapping[str, Any]) -> localise.Localised:
-    """Say by an answer of `pairs` who is bad. Raises `ValueError` for pairs that can't be."""
+    """Say by an answer of `pairs` who is bad. Raises `ValueError` for pairs that can't be.
+
+    Of three nodes, one is not bad that was slow just once with either of the others: with no more
+    than two ways to compare, that is a chance and no habit.
+    """
     rows = [Exchanged(**row) for row in answer["pairs"]]
     found = [
         localise.Pair(round=r.round, a=r.a, b=r.b, gbs=r.gbs, wrong=r.wrong, said=r.said)
         for r in rows
     ]
-    return localise.judge(
+    told = localise.judge(
         list(answer["nodes"]),
         localise.renumbered(found),
         floor_gbs=float(limits["floor_gbs"]),
         ratio=float(limits["ratio"]),
     )
+    if len(answer["nodes"]) != _FEW:
+        return told
+    least = float(limits["ratio"]) * told.reference_gbs
+    nodes = {name: _repeated(name, of, found, least) for name, of in told.nodes.items()}
+    return dataclasses.replace(told, nodes=nodes)
+
+
+def _repeated(
+    name: str, told: localise.Told, pairs: Iterable[localise.Pair], least_gbs: float
+) -> localise.Told:
+    """Return what is told of a node, but unresolved where it was slow only once with somebody."""
+    if told.place is not Place.BAD:
+        return told
+    failed = [p for p in pairs if name in {p.a, p.b} and not pair_tests.passes(p, least_gbs)]
+    slow = {frozenset((p.a, p.b)) for p in failed if not p.said and not p.wrong}
+    once = [pair for pair in slow if sum({p.a, p.b} == pair for p in failed) < _OFTEN]
+    if not once:
+        return told
+    return localise.Told(place=Place.UNRESOLVED, why=f"slow only once, of three nodes: {told.why}")
+
+
+def _shared(record: Record, member: Member) -> list[str]:
+    """Say which boots and GPUs of a member are another's too, or twice its own."""
+    if record.group.device != "cuda":
+        return []
+    others = [other for other in record.members if other is not member]
+    boots = {member.boot_id, member.boot_id_end} - {""}
+    found = [f"{o.id} has the same boot" for o in others if boots & {o.boot_id, o.boot_id_end}]
+    gpus = Counter(str(device["id"]) for device in member.devices)
+    found += [f"{gpu} is {times} of its devices" for gpu, times in gpus.items() if times > 1]
+    for other in others:
+        ids = {str(device["id"]) for device in other.devices}
+        found += [f"{other.id} has {gpu} too" for gpu in gpus if gpu in ids]
+    return found
 
 
 def _nics(record: Record, member: Member) -> int | None:
@@ -238,7 +309,7 @@ def _answers(
                 why = record.group.interrupted or member.lost or "it was never asked to"
                 raise AbsentError(f"{member.id} {label} took no part: {why}")
             if rank.answer is None:
-                raise AbsentError(f"{rank} did not finish: {rank.said}")
+                raise AbsentError(f"{rank} has no answer: {rank.said}")
             found.append((rank, rank.answer))
     return sorted(found, key=lambda pair: pair[0].rank)
 

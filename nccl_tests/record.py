@@ -2,11 +2,13 @@
 
 Everything that a group is judged by stands in it, so that the judging can be repeated. It is read
 strictly: what isn't whole is no record, and nothing is judged by it. What the record doesn't hold,
-because it wasn't done or didn't come back, is `null` there with a sentence in `said`.
+because it wasn't done or didn't come back, is `null` there with a sentence in `said`; and so it is
+read where the answer of one rank contradicts itself.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nodeproof.nccl_tests.bandwidth import Collective
+from nodeproof.nccl_tests.rank_answers import Asked, UnbelievableError, believe
 from nodeproof.results import plain
 
 SCHEMA = 1
@@ -26,7 +30,8 @@ WHOLE = "group"  # id of the whole, which no member may have
 
 _Row = TypeVar("_Row")
 _UNSAID = "nobody says why"
-_NAME = re.compile(r"[^|\s][^|]*")
+_NAME = re.compile(r"[A-Za-z0-9._:#-]{1,253}")
+_SMALL = (Collective.ALL_REDUCE,)  # what is done to see who comes late
 
 
 class RecordError(ValueError):
@@ -49,7 +54,7 @@ class Group:
     started: str
     ended: str
     interrupted: str  # why it stopped early, "" if it did not
-    known: tuple[str, ...]  # members that were known to be good before
+    known: tuple[str, ...]  # said to be good before, members or not
     ratio: float  # of the reference, from which a pair passed while the rounds were chosen
     floor_gbs: float  # the least reference then
     loopback: bool  # a node alone, made to send to itself over its network devices
@@ -180,14 +185,16 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 def _record(document: Mapping[str, Any], digest: str) -> Record:
     members = _rows(document, "members", _member)
+    group = _group(_table(document, "group"))
+    every = tuple(Collective)
     return Record(
         digest=digest,
         version=_text(document, "version"),
-        group=_group(_table(document, "group")),
+        group=group,
         members=tuple(sorted(members, key=lambda member: member.rank)),
-        planted=_rows(_table(document, "planted"), "ranks", _rank),
-        whole=_rows(_table(document, "whole"), "ranks", _rank),
-        small=_rows(_table(document, "small"), "ranks", _rank),
+        planted=_ranks(document, "planted", group, every),
+        whole=_ranks(document, "whole", group, every, least_bytes=group.bytes),
+        small=_ranks(document, "small", group, _SMALL),
         pairs=_rows(document, "pairs", lambda row: _exchanged(row, "round")),
         rails=_rows(document, "rails", lambda row: _exchanged(row, "rail")),
         traffic=_by_member(_table(document, "traffic"), _moved),
@@ -223,9 +230,10 @@ def _group(data: Mapping[str, Any]) -> Group:
 
 def _member(data: Mapping[str, Any]) -> Member:
     name = _text(data, "id")
-    if not _NAME.fullmatch(name) or name == WHOLE:
-        raise ValueError(f"{name!r} is no name of a member")
     came, lost = _flag(data, "came"), _text(data, "lost")
+    nameless = not came and name == f"rank {_whole(data, 'rank')}"
+    if not (_NAME.fullmatch(name) or nameless) or name == WHOLE:
+        raise ValueError(f"{name!r:.300} is no name of a member")
     after = None if data["lost_after_s"] is None else _number(data, "lost_after_s")
     return Member(
         id=name,
@@ -248,6 +256,36 @@ def _device(data: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(f"a device without {name}")
     _table(data, "facts")
     return data
+
+
+def _ranks(
+    document: Mapping[str, Any],
+    part: str,
+    group: Group,
+    collectives: tuple[Collective, ...],
+    *,
+    least_bytes: int = 0,
+) -> tuple[Rank, ...]:
+    ranks = _rows(_table(document, part), "ranks", _rank)
+    asked = Asked(
+        device=group.device,
+        ranks=len(ranks),
+        collectives=collectives,
+        least_bytes=least_bytes,
+        planted=part == "planted",
+    )
+    return tuple(_believed(rank, asked) for rank in ranks)
+
+
+def _believed(rank: Rank, asked: Asked) -> Rank:
+    """Return the rank as it is, or without its answer where that contradicts itself."""
+    try:
+        if rank.answer is not None:
+            believe(rank.answer, asked)
+    except UnbelievableError as error:
+        said = f"what it answered is not to be believed: {error}"
+        return dataclasses.replace(rank, answer=None, said=said)
+    return rank
 
 
 def _rank(data: Mapping[str, Any]) -> Rank:
@@ -314,7 +352,7 @@ def _agree(record: Record) -> None:
         if doubled := _doubled([f"{r.round} of {' and '.join(sorted((r.a, r.b)))}" for r in rows]):
             raise RecordError(f"it has number {doubled} twice")
         _known({name for row in rows for name in (row.a, row.b)}, names)
-    _known({*record.traffic, *record.nccl, *record.group.known}, names)
+    _known({*record.traffic, *record.nccl}, names)
 
 
 def _ranks_agree(record: Record, ranks: Sequence[Rank]) -> None:

@@ -2,6 +2,10 @@
 
 Everything is a gauge: a file says what the last run saw. Samples carry no time of their own, which
 that collector refuses; when the run was is a value.
+
+A run over a group of nodes has names of its own, `nodeproof_group_…`: an alert on a node's verdict
+must neither fire nor keep silent for what a group did, and where both files lie on one node, no
+series stands in two of them.
 """
 
 from __future__ import annotations
@@ -9,13 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nodeproof.model import Measurement
+from nodeproof.model import DeviceKind, Measurement
 from nodeproof.reports.ledger import Row, Standing, proofs, rows
 from nodeproof.reports.legible import moment, name
-from nodeproof.results import Results
+from nodeproof.results import Plan, Results
 from nodeproof.verdict import Decision, Verdict
 
 _Labels = tuple[tuple[str, str], ...]
+_NODE, _GROUP = "nodeproof_", "nodeproof_group_"
+_HELP_OF_A_GROUP = {
+    "verdict": "1 for what became of the group, else 0.",
+    "info": "What ran, and on which boot of the node that led the group.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,33 @@ def render(results: Results, verdict: Verdict) -> str:
         *_measurements(table),
         _selftests(results, verdict),
     )
+    if results.plan is not None and _is_of_a_group(results.plan):
+        families = (*(_renamed(family) for family in families), _of_members(verdict))
     return "\n".join(line for family in families for line in family.lines()) + "\n"
+
+
+def _is_of_a_group(plan: Plan) -> bool:
+    # Either will do: a plan that says it by halves is no node's.
+    return "group" in plan.node or any(d.kind is DeviceKind.GROUP for d in plan.devices)
+
+
+def _renamed(family: _Family) -> _Family:
+    name = family.name.removeprefix(_NODE)
+    return _Family(
+        name=_GROUP + name,
+        help=_HELP_OF_A_GROUP.get(name, family.help),
+        samples=family.samples,
+    )
+
+
+def _of_members(verdict: Verdict) -> _Family:
+    family = _Family(
+        name=f"{_GROUP}member_verdict", help="1 for what became of a member of the group, else 0."
+    )
+    for member, decision in (verdict.members or {}).items():
+        for each in Decision:
+            family.put(each is decision, member=member, verdict=each.value)
+    return family
 
 
 def _of_the_run(results: Results, verdict: Verdict) -> Iterator[_Family]:

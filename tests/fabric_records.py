@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nodeproof.nccl_tests import bandwidth
 from nodeproof.nccl_tests.bandwidth import Collective
+from nodeproof.nccl_tests.pair_tests import opening_rounds
 
 BOOT = "6f2c1c3e-8f0e-4a55-9a56-2c1b3a4d5e6f"
-SECONDS = 0.010  # of a collective
+SIZE = 4 << 20
+ELEMENTS = 1 << 20  # verified, of each collective
+SECONDS = 4e-4  # of a collective, of the slowest rank
 GBS = 10.0  # between two members
 REPEATS = 5
+ALL = tuple(Collective)
 
 Document = dict[str, Any]
 
@@ -22,7 +27,7 @@ def names(nodes: int) -> list[str]:
     return [f"xh{n}" for n in range(nodes)]
 
 
-def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int = 3) -> Document:
+def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int = 6) -> Document:
     """A group of sound nodes, each with some devices."""
     return {
         "schema": 1,
@@ -31,7 +36,7 @@ def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int
             "nodes": nodes,
             "device": device,
             "launcher": "static",
-            "bytes": 4 << 20,
+            "bytes": SIZE,
             "seed": 7,
             "head": "10.77.0.1:29400",
             "head_name": "xh0",
@@ -49,8 +54,8 @@ def record(nodes: int = 3, *, device: str = "cpu", devices: int = 1, rounds: int
         },
         "members": [_member(n, device, devices) for n in range(nodes)],
         "planted": {"ranks": _ranks(nodes, device, devices, planted=True)},
-        "whole": {"ranks": _ranks(nodes, device, devices, planted=False)},
-        "small": {"ranks": _ranks(nodes, device, devices, planted=False)},
+        "whole": {"ranks": _ranks(nodes, device, devices)},
+        "small": {"ranks": _ranks(nodes, device, devices, of=ALL[:1])},
         "pairs": paired(nodes, rounds),
         "rails": [],
         "traffic": {
@@ -84,11 +89,14 @@ def written(folder: Path, document: Document) -> Path:
     return path
 
 
-def paired(nodes: int, rounds: int = 3, *, gbs: float = GBS) -> list[dict[str, Any]]:
-    """Rounds of node-disjoint pairs, each node with another partner every round."""
+def paired(nodes: int, rounds: int = 6, *, gbs: float = GBS) -> list[dict[str, Any]]:
+    """Rounds of node-disjoint pairs, each node with another partner until it has met all.
+
+    Few nodes meet again, as often as a group of them does at first.
+    """
     around: Sequence[int | None] = [*range(nodes), *([None] if nodes % 2 else [])]
     found, size = [], len(around)
-    for turn in range(min(rounds, size - 1)):
+    for turn in range(min(rounds, max(size - 1, opening_rounds(nodes)))):
         order = [around[0], *(around[1 + (k + turn) % (size - 1)] for k in range(size - 1))]
         for a, b in zip(order[: size // 2], reversed(order[size // 2 :]), strict=True):
             if a is not None and b is not None:
@@ -102,6 +110,29 @@ def slowed(document: Document, name: str, *, to: float = GBS / 4) -> Document:
         if name in {row["a"], row["b"]}:
             row["gbs"] = to
     return document
+
+
+def timed(document: Document, collective: Collective, seconds: float, part: str = "whole") -> None:
+    """One collective takes each rank so long, and all that follows from it is said too."""
+    for row in document[part]["ranks"]:
+        answer, name = row["answer"], collective.value
+        answer["own_times"][name] = [seconds] * REPEATS
+        _work_out(answer, name, [answer["own_times"][name]])
+
+
+def fewer(document: Document) -> None:
+    """The last rank was never asked, and the others met without it."""
+    for part in ("planted", "whole", "small"):
+        document[part]["ranks"].pop()
+        for row in document[part]["ranks"]:
+            row["answer"]["size"] -= 1
+
+
+def corrupted(document: Document, rank: int, *, wrong: int = 1) -> None:
+    """One rank received so many wrong elements in an all-reduce, and says so."""
+    answer = document["whole"]["ranks"][rank]["answer"]
+    answer |= {"wrong": wrong, "found": [_flip("all_reduce", rank)]}
+    answer["rows"][0]["wrong"] = wrong
 
 
 def lost(document: Document, name: str, why: str) -> Document:
@@ -152,14 +183,26 @@ def _member(n: int, device: str, devices: int) -> dict[str, Any]:
         "address": f"10.77.0.{n + 1}",
         "instance_type": "",
         "devices": [
-            {"kind": kind, "id": f"{kind}{d}", "label": f"{kind}{d}", "facts": {}}
+            {
+                "kind": kind,
+                "id": f"cpu{d}" if device == "cpu" else f"GPU-{n:04x}-{d:04x}",
+                "label": f"{kind}{d}",
+                "facts": {},
+            }
             for d in range(devices)
         ],
         "software": {"torch": "2.13.0", "nccl": "" if device == "cpu" else "2.28.3"},
     }
 
 
-def _ranks(nodes: int, device: str, devices: int, *, planted: bool) -> list[dict[str, Any]]:
+def _ranks(
+    nodes: int,
+    device: str,
+    devices: int,
+    *,
+    planted: bool = False,
+    of: Sequence[Collective] = ALL,
+) -> list[dict[str, Any]]:
     kind, total = "cpu" if device == "cpu" else "gpu", nodes * devices
     places = itertools.product(range(nodes), range(devices))
     return [
@@ -167,29 +210,27 @@ def _ranks(nodes: int, device: str, devices: int, *, planted: bool) -> list[dict
             "rank": rank,
             "member": f"xh{node}",
             "device": f"{kind}{number}",
-            "answer": _answer(rank, total, device, planted=planted),
+            "answer": _answer(rank, total, device, of, planted=planted),
             "said": "",
         }
         for rank, (node, number) in enumerate(places)
     ]
 
 
-def _answer(rank: int, size: int, device: str, *, planted: bool) -> dict[str, Any]:
-    all_of = [collective.value for collective in Collective]
+def _answer(
+    rank: int, size: int, device: str, of: Sequence[Collective], *, planted: bool
+) -> dict[str, Any]:
+    all_of = [collective.value for collective in of]
     flipped = [_flip(name, rank) for name in all_of] if planted else []
-    return {
+    answer: dict[str, Any] = {
         "wrong": len(flipped),
         "found": flipped,
         "planted": flipped,
-        "checked": dict.fromkeys(all_of, 100_000),
-        "rows": [_moved(name) for name in all_of],
+        "checked": dict.fromkeys(all_of, ELEMENTS),
+        "rows": [_moved(name, wrong=int(planted)) for name in all_of],
         "repeats": dict.fromkeys(all_of, REPEATS),
-        "own_times": {name: [SECONDS - 1e-5 * rank] * REPEATS for name in all_of},
-        "own_seconds": dict.fromkeys(all_of, SECONDS - 1e-5 * rank),
-        "seconds": dict.fromkeys(all_of, SECONDS),
-        "algbw_gbs": dict.fromkeys(all_of, GBS),
-        "busbw_gbs": dict.fromkeys(all_of, GBS),
-        "largest_bytes": dict.fromkeys(all_of, 4 << 20),
+        "own_times": {name: _times(rank) for name in all_of},
+        "largest_bytes": dict.fromkeys(all_of, SIZE),
         "size": size,
         "transport": {
             "backend": "gloo" if device == "cpu" else "nccl",
@@ -197,15 +238,36 @@ def _answer(rank: int, size: int, device: str, *, planted: bool) -> dict[str, An
             "torch": "2.13.0",
         },
     }
+    for name in all_of:
+        _work_out(answer, name, [_times(each) for each in range(size)])
+    return answer
 
 
-def _moved(collective: str) -> dict[str, Any]:
+def _times(rank: int) -> list[float]:
+    """Each rank waits a little less than the one before."""
+    return [SECONDS - 1e-7 * rank] * REPEATS
+
+
+def _work_out(answer: Document, name: str, times: Sequence[Sequence[float]]) -> None:
+    """Write down what the times of all ranks come to."""
+    seconds, size = bandwidth.slowest(times), answer["largest_bytes"][name]
+    busbw = bandwidth.busbw_gbs(Collective(name), size, seconds, answer["size"])
+    for figure, value in (
+        ("own_seconds", answer["own_times"][name][0]),
+        ("seconds", seconds),
+        ("algbw_gbs", bandwidth.algbw_gbs(size, seconds)),
+        ("busbw_gbs", busbw),
+    ):
+        answer.setdefault(figure, {})[name] = value
+
+
+def _moved(collective: str, *, wrong: int) -> dict[str, Any]:
     return {
         "collective": collective,
         "dtype": "float32",
-        "bytes": 4 << 20,
-        "elements": 1 << 20,
-        "wrong": 0,
+        "bytes": SIZE,
+        "elements": ELEMENTS,
+        "wrong": wrong,
         "timed": True,
     }
 

@@ -79,6 +79,12 @@ def test_what_is_no_number_is_written_and_then_refused(tmp_path):
         (put("members", 1, "id", "xh0"), "it names xh0 twice"),
         (put("members", 1, "id", "group"), "'group' is no name of a member"),
         (put("members", 1, "id", "a|b"), "is no name of a member"),
+        (put("members", 1, "id", "a b"), "is no name of a member"),
+        (put("members", 1, "id", "a/b"), "is no name of a member"),
+        (put("members", 1, "id", "a\n"), "is no name of a member"),
+        (put("members", 1, "id", "x" * 254), "is no name of a member"),
+        (put("members", 1, "id", "rank 1"), "is no name of a member"),
+        (lambda d: samples.never_came(d, 1)["members"][1].update(id="rank 2"), "'rank 2' is no name"),
         (put("members", 1, "id", ""), "'' is no name of a member"),
         (put("members", 1, "rank", 0), "not of the ranks 0 to 2"),
         (put("members", 1, "came", "yes"), "came is 'yes'"),
@@ -150,7 +156,7 @@ def test_the_ranks_of_a_member_are_taken_together():
     whole = read(samples.record(2, device="cuda", devices=8))
     told = answers.data(whole, "xh1")
     assert told["devices"] == 8
-    assert set(told["checked"].values()) == {800_000}
+    assert set(told["checked"].values()) == {8 * samples.ELEMENTS}
     assert (told["wrong"], told["found"], told["planted"]) == (0, [], [])
     planted = answers.data(whole, "xh1", plant="flip")
     assert planted["wrong"] == len(planted["found"]) == 8 * 6
@@ -159,7 +165,7 @@ def test_the_ranks_of_a_member_are_taken_together():
 
 def test_a_rank_that_was_not_asked_is_an_absence_and_not_a_smaller_group():
     document = samples.record(3)
-    document["whole"]["ranks"].pop()
+    samples.fewer(document)
     whole = read(document)
     with pytest.raises(AbsentError, match="xh2 cpu0 took no part: it was never asked to"):
         answers.together(whole, "group")
@@ -178,8 +184,7 @@ def test_a_member_that_is_lost_in_the_middle_is_named_by_what_the_others_answer(
 def test_a_member_without_a_device_took_no_part():
     document = samples.record(2)
     document["members"][1]["devices"] = []
-    for part in ("planted", "whole", "small"):
-        document[part]["ranks"].pop()
+    samples.fewer(document)
     with pytest.raises(AbsentError, match="xh1 had no device to take part with"):
         answers.together(read(document), "group")
 
@@ -228,11 +233,15 @@ def test_a_known_good_partner_and_a_loopback_have_grades_of_their_own(
     assert answers.took_part(read(document), "group")["grade"] == grade
 
 
-def test_a_known_partner_that_is_no_member_makes_no_record():
+@pytest.mark.parametrize(
+    ("known", "grade", "strangers"),
+    [(["xh7"], 3, ["xh7"]), (["xh1", "xh7"], 2, ["xh7"]), (["xh1"], 2, [])],
+)
+def test_a_known_partner_that_is_no_member_counts_for_nothing_and_is_told(known, grade, strangers):
     document = samples.record(2)
-    document["group"]["known"] = ["xh7"]
-    with pytest.raises(record.RecordError, match="xh7 is no member"):
-        read(document)
+    document["group"]["known"] = known
+    told = answers.took_part(read(document), "group")
+    assert (told["grade"], told["strangers"]) == (grade, strangers)
 
 
 @pytest.mark.parametrize(
@@ -248,3 +257,121 @@ def test_a_known_partner_that_is_no_member_makes_no_record():
 def test_only_a_group_that_worked_together_to_the_end_has_the_full_grade(document, grade, absent):
     told = answers.took_part(read(document), "group")
     assert (told["grade"], told["absent"]) == (grade, absent)
+
+
+# --- whether a rank is believed -----------------------------------------------------------------
+
+
+def _lots(answer):
+    answer["found"] = [{"element": 1}, {"element": 2}]
+    answer["wrong"] = answer["rows"][0]["wrong"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("wrong", -1), "wrong is -1, no count"),
+        (put("wrong", True), "wrong is True, no count"),
+        (put("wrong", 0.0), "wrong is 0.0, no count"),
+        (put("wrong", 1), "wrong is 1, and its rows have 0"),
+        (put("rows", 0, "wrong", 1), "wrong is 0, and its rows have 1"),
+        (put("rows", 0, "wrong", -1), "wrong is -1, no count"),
+        (put("rows", 0, "elements", -1), "elements is -1, no count"),
+        (put("rows", 0, "wrong", 9 << 20), "more of all_reduce"),
+        (put("rows", 0, "timed", 1), "timed is 1"),
+        (put("rows", 0, "timed", False), "all_reduce has no timed row of its 4194304 bytes"),
+        (put("rows", 0, "bytes", 8), "all_reduce has no timed row of its 4194304 bytes"),
+        (put("rows", 0, "collective", "gather"), "checked of all_reduce is"),
+        (put("rows", 0, []), "a row is []"),
+        (put("rows", {}), "rows is {}, no list"),
+        (lambda a: a["rows"].append(dict(a["rows"][0])), "two rows of all_reduce"),
+        (lambda a: a["rows"].append({**a["rows"][0], "collective": "gather"}), "rows of gather"),
+        (put("checked", "broadcast", 0), "checked of broadcast is 0, and its rows have 1048576"),
+        (put("checked", "broadcast", -1), "checked of broadcast is -1, no count"),
+        (put("checked", "gather", 1), "checked is of all_gather, all_reduce"),
+        (take("checked", "broadcast"), "checked is of all_gather, all_reduce"),
+        (put("found", [{}]), "wrong is 0, and it shows 1 of them"),
+        (lambda a: (put("wrong", 1)(a), put("rows", 0, "wrong", 1)(a)), "it shows 0 of them"),
+        (_lots, "wrong is 1, and it shows 2 of them"),
+        (put("planted", [{}]), "1 faults were planted in no planted run"),
+        (put("largest_bytes", "all_reduce", 8), "largest_bytes of all_reduce is 8, and 4194304 were"),
+        (put("repeats", "all_reduce", 6), "repeats of all_reduce is 6, and it timed 5"),
+        (put("own_times", "all_reduce", []), "repeats of all_reduce is 5, and it timed 0"),
+        (put("own_times", "all_reduce", 1, 0.0), "own_times of all_reduce has 0.0"),
+        (put("own_times", "all_reduce", 1, -1.0), "own_times of all_reduce has -1.0"),
+        (put("own_times", "all_reduce", 1, True), "own_times of all_reduce has True"),
+        (put("own_times", "all_reduce", 1, 10**400), "own_times of all_reduce has 1000"),
+        (put("busbw_gbs", "all_reduce", -1.0), "busbw_gbs of all_reduce is -1.0"),
+        (put("busbw_gbs", "all_reduce", "fast"), "busbw_gbs of all_reduce is 'fast'"),
+        (put("size", 2), "it met a group of 2, and 3 ranks were asked"),
+        (put("size", 3.0), "size is 3.0, no count"),
+        (put("transport", "backend", "nccl"), "its backend is 'nccl', and that of cpu gloo"),
+        (put("transport", "nccl", None), "nccl is None, no text"),
+        (put("transport", None), "transport is None, no object"),
+        (take("planted"), "it does not say 'planted'"),
+        (take("wrong"), "it does not say 'wrong'"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_contradicts_itself_is_none(change, said):
+    document = samples.record(3)
+    change(document["whole"]["ranks"][1]["answer"])
+    whole = read(document)
+    assert whole.whole[1].answer is None
+    assert whole.whole[1].said.startswith("what it answered is not to be believed: ")
+    assert said in whole.whole[1].said
+    with pytest.raises(AbsentError, match=r"rank 1 \(xh1 cpu0\) has no answer"):
+        answers.data(whole, "xh1")
+    assert answers.data(whole, "xh0")["wrong"] == 0
+    assert answers.took_part(whole, "group")["absent"] == ["xh1"]
+
+
+def test_an_answer_without_any_one_of_its_parts_is_none():
+    for name in samples.record(3)["whole"]["ranks"][1]["answer"]:
+        for change in (take(name), put(name, None), put(name, [[]]), put(name, {"all_reduce": {}})):
+            document = samples.record(3)
+            change(document["whole"]["ranks"][1]["answer"])
+            assert read(document).whole[1].answer is None, name
+
+
+def test_nothing_planted_in_a_planted_run_is_no_answer():
+    document = samples.record(3)
+    answer = document["planted"]["ranks"][1]["answer"]
+    answer |= {"planted": [], "found": [], "wrong": 0}
+    for row in answer["rows"]:
+        row["wrong"] = 0
+    with pytest.raises(AbsentError, match="nothing was planted in a planted run"):
+        answers.data(read(document), "xh1", plant="flip")
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "nccl"), ("cuda", "gloo")])
+def test_what_carries_a_rehearsal_does_not_carry_gpus_nor_the_other_way_round(device, backend):
+    document = samples.record(2, device=device)
+    document["whole"]["ranks"][0]["answer"]["transport"]["backend"] = backend
+    with pytest.raises(AbsentError, match="its backend is"):
+        answers.together(read(document), "group")
+
+
+def test_a_bandwidth_that_the_times_of_all_ranks_do_not_come_to_is_not_believed():
+    document = samples.record(3)
+    assert answers.together(read(document), "group")["busbw_gbs"]["broadcast"][0] > 0
+    for row in document["whole"]["ranks"]:
+        row["answer"]["busbw_gbs"]["broadcast"] *= 1.001
+    with pytest.raises(AbsentError, match=r"GB/s \(busbw_gbs\) of broadcast, and the times of all"):
+        answers.together(read(document), "group")
+
+
+def test_a_rank_that_was_slower_than_the_others_were_told_shows_in_its_own_times():
+    document = samples.record(3)
+    own = document["whole"]["ranks"][2]["answer"]["own_times"]
+    own["all_reduce"] = [seconds * 4 for seconds in own["all_reduce"]]
+    with pytest.raises(AbsentError, match="their meeting is not to be trusted"):
+        answers.together(read(document), "group")
+
+
+def test_times_of_fewer_repeats_than_a_median_takes_are_no_bandwidth():
+    document = samples.record(2)
+    for row in document["whole"]["ranks"]:
+        row["answer"]["own_times"]["all_reduce"] = [samples.SECONDS] * 2
+        row["answer"]["repeats"]["all_reduce"] = 2
+    with pytest.raises(AbsentError, match="repeats by rank"):
+        answers.together(read(document), "group")

@@ -139,13 +139,57 @@ def test_a_member_that_rebooted_or_can_not_say_is_not_the_same_node(start, end):
     assert set(told(group_suite.test_presence, document, "xh1")[1]) == {"the same boot"}
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"boot_id": samples.BOOT, "boot_id_end": samples.BOOT}, "the same boot"),
+        ({"devices": None}, "GPU-0000-0001 too"),
+    ],
+)
+def test_one_machine_that_counts_as_two_members_is_held_against_both(change, said):
+    document = samples.record(3, device="cuda", devices=2)
+    first, second = document["members"][:2]
+    second |= {**change, "devices": first["devices"]} if "devices" in change else change
+    for name, other in (("xh0", "xh1"), ("xh1", "xh0")):
+        judgement, broken = told(group_suite.test_presence, document, name)
+        assert set(broken) == {"own machine"}
+        assert f"{other} has {said}" in judgement.summary
+        assert judgement.cause is Cause.ENVIRONMENT
+    assert told(group_suite.test_presence, document, "xh2")[0].outcome is Outcome.PASS
+
+
+def test_one_gpu_under_two_labels_is_no_two_gpus():
+    document = samples.record(2, device="cuda", devices=2)
+    for device in document["members"][1]["devices"]:
+        device["id"] = "GPU-0001-0000"
+    judgement, broken = told(group_suite.test_presence, document, "xh1")
+    assert set(broken) == {"own machine"}
+    assert "GPU-0001-0000 is 2 of its devices" in judgement.summary
+
+
+def test_the_members_of_a_rehearsal_may_share_a_machine():
+    document = samples.record(2)
+    for each in document["members"]:
+        each |= {"boot_id": samples.BOOT, "boot_id_end": samples.BOOT}
+    assert told(group_suite.test_presence, document, "xh1")[0].outcome is Outcome.PASS
+
+
+def test_a_gpu_that_is_cut_into_slices_puts_its_member_in_doubt_and_no_other():
+    document = samples.record(2, device="cuda", devices=2)
+    document["members"][1]["devices"][1]["facts"] = {"mig": True}
+    judgement, broken = told(group_suite.test_presence, document, "xh1")
+    assert set(broken) == {"sliced"}
+    assert judgement.cause is Cause.ENVIRONMENT
+    assert "GPU-0001-0001: cut into slices (MIG)" in judgement.summary
+    assert told(group_suite.test_presence, document, "xh0")[0].outcome is Outcome.PASS
+
+
 # --- what arrived -------------------------------------------------------------------------------
 
 
 def test_a_wrong_element_is_short_and_blames_nobody():
     document = samples.record(3)
-    answer = document["whole"]["ranks"][1]["answer"]
-    answer |= {"wrong": 1, "found": document["planted"]["ranks"][1]["answer"]["found"][:1]}
+    samples.corrupted(document, 1)
     judgement, broken = told(group_suite.test_data, document, "xh1")
     assert set(broken) == {"wrong"}
     assert judgement.cause is Cause.ENVIRONMENT
@@ -155,27 +199,39 @@ def test_a_wrong_element_is_short_and_blames_nobody():
 
 @pytest.mark.parametrize("collective", list(Collective))
 def test_a_collective_that_nobody_verified_is_no_pass(collective):
+    result = asked(group_suite.test_data, samples.record(2), "xh1")
+    result["checked"][collective.value] = 0
+    assert set(judged(group_suite.test_data, result, None, device=member("xh1"))[1]) == {"verified"}
     document = samples.record(2)
-    document["whole"]["ranks"][1]["answer"]["checked"][collective.value] = 0
-    assert set(told(group_suite.test_data, document, "xh1")[1]) == {"verified"}
+    answer = document["whole"]["ranks"][1]["answer"]
+    answer["checked"][collective.value] = 0
+    for row in answer["rows"]:
+        row["elements"] *= row["collective"] != collective.value
+    with pytest.raises(answers.AbsentError, match=f"{collective.value} has no timed row"):
+        told(group_suite.test_data, document, "xh1")
 
 
 def test_a_slow_collective_and_a_rank_that_met_fewer_are_short():
     document = samples.record(3)
-    for row in document["whole"]["ranks"]:
-        row["answer"]["busbw_gbs"]["all_to_all"] = 0.05
-        row["answer"]["size"] = 2
+    samples.timed(document, Collective.ALL_TO_ALL, 0.1)
     judgement, broken = told(group_suite.test_bandwidth, document, "group", FLOORS)
-    assert set(broken) == {"ranks", "all_to_all"}
+    assert set(broken) == {"all_to_all"}
     assert judgement.cause is Cause.ENVIRONMENT
+    document["whole"]["ranks"][1]["answer"]["size"] = 2
+    with pytest.raises(answers.AbsentError, match="it met a group of 2, and 3 ranks were asked"):
+        told(group_suite.test_bandwidth, document, "group", FLOORS)
 
 
 def test_ranks_that_disagree_on_what_they_measured_are_not_believed():
     document = samples.record(3)
-    document["whole"]["ranks"][1]["answer"]["busbw_gbs"]["all_reduce"] = 99.0
-    judgement, _ = told(group_suite.test_bandwidth, document, "group")
+    result = asked(group_suite.test_bandwidth, document, "group")
+    result["busbw_gbs"]["all_reduce"][1] = 99.0
+    judgement, _ = judged(group_suite.test_bandwidth, result, FLOORS, device=GROUP)
     assert judgement.outcome is Outcome.ERROR
     assert "report different bandwidths of the same all_reduce" in judgement.summary
+    document["whole"]["ranks"][1]["answer"]["busbw_gbs"]["all_reduce"] = 99.0
+    with pytest.raises(answers.AbsentError, match="says 99 GB/s"):
+        told(group_suite.test_bandwidth, document, "group")
 
 
 def test_repeats_that_lie_apart_are_unsteady():
@@ -186,6 +242,15 @@ def test_repeats_that_lie_apart_are_unsteady():
     assert set(broken) == {"spread"}
     assert "of broadcast" in judgement.summary
     assert spec_of(group_suite.test_steadiness).trial
+
+
+def test_a_name_that_is_said_to_be_known_and_no_member_is_told_with_the_grade():
+    document = samples.record(2)
+    document["group"]["known"] = ["xh7"]
+    lax = group_suite.GradeLimits(grade=4)
+    judgement, _ = told(group_suite.test_grade, document, "group", lax)
+    assert "grade 3 (wants at least 4)" in judgement.summary
+    assert "xh7, said to be known, is no member" in judgement.summary
 
 
 def test_a_site_may_accept_less_than_a_group_but_has_to_say_so():
@@ -200,7 +265,7 @@ def test_a_site_may_accept_less_than_a_group_but_has_to_say_so():
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8, 16])
 def test_one_slow_member_is_blamed_and_no_other(nodes):
-    document = samples.slowed(samples.record(nodes, rounds=5), "xh2")
+    document = samples.slowed(samples.record(nodes, rounds=6), "xh2")
     for name in samples.names(nodes):
         judgement, _ = told(member_suite.test_pairs, document, name)
         if name == "xh2":
@@ -208,6 +273,44 @@ def test_one_slow_member_is_blamed_and_no_other(nodes):
             assert judgement.summary.startswith("sound 0 (wants at least 1): bad: ")
         else:
             assert judgement.outcome is Outcome.PASS, judgement.summary
+
+
+@pytest.mark.parametrize(
+    ("slow", "blamed"),
+    [([5], False), ([5, 6], False), ([2, 3, 5], False), ([2, 3, 5, 6], True)],
+)
+def test_of_three_members_one_that_was_slow_once_with_somebody_is_not_blamed(slow, blamed):
+    document = samples.record(3)
+    of_two = [row for row in document["pairs"] if "xh2" in {row["a"], row["b"]}]
+    met = sorted(of_two, key=lambda row: min(row["a"], row["b"]))  # twice xh0, twice xh1
+    chosen = {2: met[0], 3: met[1], 5: met[2], 6: met[3]}
+    left = [row for row in document["pairs"] if row not in of_two]
+    document["pairs"] = left + [chosen[number] for number in slow]
+    for number in slow:
+        chosen[number]["gbs"] = 0.84 * samples.GBS
+    judgement, _ = told(member_suite.test_pairs, document, "xh2")
+    assert judgement.outcome is Outcome.FAIL
+    assert judgement.cause is (Cause.HARDWARE if blamed else Cause.ENVIRONMENT)
+
+
+def test_of_three_members_one_with_which_nothing_finishes_is_blamed_at_once():
+    document = samples.record(3, rounds=3)
+    for row in document["pairs"]:
+        if "xh2" in {row["a"], row["b"]}:
+            row |= {"gbs": None, "said": "it hung"}
+    assert told(member_suite.test_pairs, document, "xh2")[0].cause is Cause.HARDWARE
+
+
+@pytest.mark.parametrize(("nodes", "rounds", "opening"), [(3, 5, 6), (4, 1, 2), (5, 1, 2)])
+def test_fewer_rounds_than_every_group_begins_with_say_nothing_of_what_is_common(
+    nodes, rounds, opening
+):
+    document = samples.record(nodes, rounds=rounds)
+    judgement, _ = told(member_suite.test_common, document, "group")
+    assert judgement.outcome is Outcome.ERROR
+    assert f"only {rounds} of {opening} opening rounds" in judgement.summary
+    enough = samples.record(nodes, rounds=opening)
+    assert told(member_suite.test_common, enough, "group")[0].outcome is Outcome.PASS
 
 
 def test_two_slow_members_are_both_blamed():
@@ -293,6 +396,7 @@ def test_what_was_not_timed_often_enough_is_not_judged():
     document = samples.record(3)
     for row in document["small"]["ranks"]:
         row["answer"]["own_times"]["all_reduce"] = [0.01]
+        row["answer"]["repeats"]["all_reduce"] = 1
     assert told(member_suite.test_punctual, document)[0].outcome is Outcome.ERROR
 
 
@@ -373,6 +477,9 @@ def test_a_sound_group_is_accepted_and_so_is_each_member(judge, tmp_path):
     assert {t["caught"] for t in done.records if t["type"] == "selftest"} == {True}
     for name in ("results.jsonl", "verdict.json", "junit.xml", "metrics.prom", "report.html"):
         assert (tmp_path / "out" / name).stat().st_size > 0
+    metrics = (tmp_path / "out/metrics.prom").read_text()
+    assert 'nodeproof_group_member_verdict{member="xh7",verdict="accept"} 1' in metrics
+    assert "nodeproof_verdict" not in metrics
 
 
 @pytest.mark.parametrize(
@@ -442,6 +549,32 @@ def test_a_bad_link_is_a_finding_of_its_own_and_its_ends_are_in_doubt(judge):
     assert set(whys) == {*links, *ends}
     assert whys[links[0]] == "a link failed, which blames neither of its ends"
     assert {n for n, d in done.verdict["members"].items() if d != "accept"} == ends
+
+
+def test_a_member_that_takes_wrong_elements_off_another_rank_accepts_nobody(judge):
+    """Both ranks of a node are summed, so that a negative count would hide the other's."""
+    document = samples.record(3, devices=2)
+    samples.corrupted(document, 2)
+    document["whole"]["ranks"][3]["answer"]["wrong"] = -1
+    done = judge(document)
+    assert done.status == 11, done.text
+    assert "wrong is -1, no count" in done.text
+    assert set(done.verdict["members"].values()) == {"undecided"}
+
+
+def test_a_machine_that_counts_twice_and_a_sliced_gpu_put_just_their_members_in_doubt(
+    judge, tmp_path
+):
+    document = samples.record(5, device="cuda", devices=2)
+    members = document["members"]
+    members[1]["devices"] = members[0]["devices"]
+    members[3]["devices"][0]["facts"] = {"mig": True}
+    done = judge(document, "--spec", floors(tmp_path))
+    assert (done.status, done.verdict["failed"]) == (11, []), done.text
+    undecided = {r["device"] for r in done.verdict["undecided"]}
+    assert undecided == {"xh0", "xh1", "xh3"}
+    accepted = {name for name, decision in done.verdict["members"].items() if decision == "accept"}
+    assert accepted == {"xh2", "xh4"}
 
 
 def test_a_lost_member_is_named_and_nothing_is_condemned(judge):

@@ -304,7 +304,7 @@ GIVEN = {
     "profile": "quick", "device": "cuda", "cpu_devices": 2, "spec": "", "expect_gpus": None,
     "host_root": Path("/"), "run_id": "", "nonce": "", "node_name": "", "node_uid": "", "deadline": None,
     "waivers": None, "seed": None, "selftest_only": False,
-    "replay": None, "record": None,
+    "replay": None, "record": None, "group": None,
 }  # fmt: skip
 
 

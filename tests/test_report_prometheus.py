@@ -6,9 +6,13 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeproof.model import Measurement, Outcome
+from nodeproof.manifest import shipped
+from nodeproof.model import Device, DeviceKind, Measurement, Outcome
 from nodeproof.reports import prometheus
+from nodeproof.results import assemble
+from nodeproof.verdict import decide_any
 from tests.results_samples import HOSTILE, SAMPLES, accept, device, judged, reject, undecided
+from tests.shipped_run import records_of
 
 GPU1 = {"device": device(1).id, "label": "gpu1"}
 
@@ -132,6 +136,34 @@ def test_a_hostile_label_can_neither_end_its_line_nor_hide():
     (shown,) = [label for label in labels if "red" in label]
     assert shown.startswith(r"\x1b[31mred")
     assert '"' in shown
+
+
+def of_a_group(run):
+    """The same run, of a plan that undertook the proof of a group of two."""
+    members = [Device(kind=DeviceKind.MEMBER, id=n, label=n) for n in ("xh0", "xh1")]
+    group = Device(kind=DeviceKind.GROUP, id="group", label="group")
+    return run.replan(devices=(group, *members), node={**run.plan.node, "group": 2})
+
+
+def test_no_series_of_a_group_has_a_name_of_a_nodes():
+    results = assemble(records_of(of_a_group(accept())))
+    text = prometheus.render(results, decide_any(results, shipped()))
+    found = list(text_string_to_metric_families(text))
+    of_a_node = {name for name, _ in samples(accept().data())}
+    assert {f.name for f in found} == {
+        *(name.replace("nodeproof_", "nodeproof_group_") for name in of_a_node),
+        "nodeproof_group_member_verdict",
+    }
+    (members,) = [f for f in found if f.name == "nodeproof_group_member_verdict"]
+    hot = [s.labels for s in members.samples if s.value == 1]
+    assert hot == [{"member": n, "verdict": "undecided"} for n in ("xh0", "xh1")]
+    assert "of the node," not in text
+
+
+def test_a_plan_that_only_half_says_that_it_is_a_groups_is_no_nodes():
+    run = accept()
+    half = run.replan(node={**run.plan.node, "group": None})
+    assert all(name.startswith("nodeproof_group_") for name, _ in samples(half.data()))
 
 
 def test_labels_too_long_to_show_stay_different():

@@ -16,9 +16,10 @@ from typing import Any
 
 from nodeproof.fabric.crew import FOLDER, NODE
 from nodeproof.fabric.head import Ask, Head, Member, Replies
-from nodeproof.nccl_tests import bandwidth, localise
+from nodeproof.nccl_tests import bandwidth, localise, rank_answers
 from nodeproof.nccl_tests.bandwidth import Collective
 from nodeproof.nccl_tests.localise import Pair, Place
+from nodeproof.nccl_tests.rank_answers import Asked
 
 _EXCHANGE = "nodeproof.nccl_tests.inside:exchange"
 _TRAFFIC = "nodeproof.probes.traffic:read"
@@ -161,7 +162,7 @@ class Campaign:
         args = self._args() | {"only": [_ALL_REDUCE], "sweep": False}
         replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
         return [
-            _pair(number, a, b, replies[what])
+            _pair(number, a, b, replies[what], self._asked(len(replies[what])))
             for (a, b), what in zip(chosen, meetings, strict=True)
         ]
 
@@ -191,7 +192,7 @@ class Campaign:
             replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
             for what, ranks in meetings.items():
                 a, b = (rank.member.name for rank in ranks)
-                found = _pair(rail, a, b, replies[what])
+                found = _pair(rail, a, b, replies[what], self._asked(2))
                 row = {"a": a, "b": b, "rail": rail}
                 row |= {"gbs": found.gbs, "wrong": found.wrong, "said": found.said}
                 self.measured.rails.append(row)
@@ -268,6 +269,17 @@ class Campaign:
             "timeout_s": self.terms.timeout_s,
         }
 
+    def _asked(self, ranks: int) -> Asked:
+        """What ranks of a pair have to have done."""
+        kinds = {row["kind"] for member in self._everybody() for row in member.devices}
+        return Asked(
+            device="cpu" if "cpu" in kinds else "cuda",
+            ranks=ranks,
+            collectives=(Collective.ALL_REDUCE,),
+            least_bytes=self.terms.max_bytes,
+            planted=False,
+        )
+
     def _comparable(self) -> tuple[list[str], list[Pair]]:
         """Nodes that nothing but pairs can speak against, and the pairs among them.
 
@@ -289,29 +301,29 @@ def _silent(rank: _Rank) -> dict[str, Any]:
     return {"said": f"{rank.member.name} said nothing of {rank.device}"}
 
 
-def _pair(number: int, a: str, b: str, replies: Sequence[Mapping[str, Any]]) -> Pair:
+def _pair(number: int, a: str, b: str, replies: Sequence[Mapping[str, Any]], asked: Asked) -> Pair:
     """Of two nodes the ranks of both: a pair has been measured where every rank has an answer."""
     answers = [reply.get("answer") for reply in replies]
     if not answers or not all(answers):
         why = [str(reply.get("said")) for reply in replies if not reply.get("answer")]
         return Pair(round=number, a=a, b=b, gbs=None, said="; ".join(dict.fromkeys(why)) or "?")
     try:
-        gbs, wrong = _rate([answer for answer in answers if answer is not None])
+        gbs, wrong = _rate([answer for answer in answers if answer is not None], asked)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = f"what came of it is no measurement: {type(error).__name__}: {error}"
         return Pair(round=number, a=a, b=b, gbs=None, said=said)
     return Pair(round=number, a=a, b=b, gbs=gbs, wrong=wrong)
 
 
-def _rate(answers: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
+def _rate(answers: Sequence[Mapping[str, Any]], asked: Asked) -> tuple[float, int]:
     """GB/s and wrong elements of two nodes, by what each rank says of itself.
 
     What ranks told each other through the store is not used: others can write there. Raises
     `ValueError`, `TypeError` or `KeyError` for what is no measurement.
     """
+    for answer in answers:
+        rank_answers.believe(answer, asked)
     (size,) = {answer["largest_bytes"][_ALL_REDUCE] for answer in answers}
     seconds = bandwidth.slowest([answer["own_times"][_ALL_REDUCE] for answer in answers])
-    wrong = [answer["wrong"] for answer in answers]
-    if type(size) is not int or any(type(each) is not int or each < 0 for each in wrong):
-        raise ValueError(f"{size!r:.40} bytes, {wrong!r:.80} wrong elements")
-    return bandwidth.busbw_gbs(Collective.ALL_REDUCE, size, seconds, len(answers)), sum(wrong)
+    gbs = bandwidth.busbw_gbs(Collective.ALL_REDUCE, size, seconds, len(answers))
+    return gbs, sum(answer["wrong"] for answer in answers)
