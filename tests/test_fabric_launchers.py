@@ -378,7 +378,7 @@ def test_an_exception_in_one_rank_ends_all(tmp_path, mark, python, name, deaf_he
         tmp_path, mark, python, name, "--device", "cpu",
         nodes=3, head=deaf_head, PYTHONPATH=str(tmp_path),
     )  # fmt: skip
-    assert until(launched.poll, within_s=120).endswith(" ended with status 1")
+    assert " ended with status 1" in until(launched.poll, within_s=120)
     assert "RuntimeError: boom" in (tmp_path / "log").read_text()
     assert marked(mark) == []
 

@@ -148,6 +148,7 @@ def test_a_replay_is_not_recorded():
         nodeproof_device="auto",
         nodeproof_cpu_devices=2,
         nodeproof_replay=Path("node.json"),
+        nodeproof_group=None,
         nodeproof_record=Path("again.json"),
     )
     with pytest.raises(options.OptionError, match="a replay can't be recorded"):
