@@ -1,5 +1,6 @@
 """Whatever part of a group is killed, whenever: a named undecided, in time, and nothing left running."""
 
+import contextlib
 import os
 import random
 import re
@@ -13,7 +14,8 @@ from fabric_group import REJECT, UNDECIDED, group
 SIZE = 3
 DRAW = random.SystemRandom()
 DEADLINE_S = 150.0
-MOST_S = 30.0  # about what a group takes to measure, while nobody is missing
+# What the head says before it has something more to ask of everybody.
+STEPS = ("3 nodes", "are ready", "planted faults", "the whole group", "who comes late", "round 1:")
 WORKER, MEMBER, NODEPROOF = "nodeproof.worker", "nodeproof.fabric.member", "nodeproof"
 
 
@@ -75,16 +77,14 @@ def test_a_part_drawn_at_random_killed_at_a_random_moment_is_named(tmp_path, run
     host, part = DRAW.choice(
         [(h, p) for h in range(SIZE) for p in ("worker", "member")] + [(0, "head")]
     )
-    moment = DRAW.uniform(0, MOST_S)
+    after, moment = DRAW.choice(STEPS), DRAW.uniform(0, 1)
     with group(tmp_path, SIZE, join_s=40.0, deadline_s=DEADLINE_S) as ours:
         ours.start()
-        try:
+        ours.until_head_says(after)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             ours.members[0].wait(moment)
-        except subprocess.TimeoutExpired:
-            kill(ours, host, part)
-        else:
-            pytest.fail(f"the run was over before {moment:.1f} s")
-        print(f"killed the {part} of host{host} after {moment:.1f} s")
+        kill(ours, host, part)
+        print(f"killed the {part} of host{host} {moment:.1f} s after {after!r}")
         check(ours, host, part)
 
 
