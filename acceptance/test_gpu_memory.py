@@ -62,13 +62,13 @@ def test_ecc_mode(result: Result, measure: Measure, limits: EccLimits) -> None:
         "ECC other than expected",
         int(wanted is not None and ecc["on"] is not wanted and not without),
         at_most=0,
-        detail=f"it is {_switch(ecc['on'])} and should be {_switch(wanted)}: set it with nvidia-smi -e, reset the GPU, or correct the spec",
+        detail=f"it is {_switch(on=ecc['on'])} and should be {_switch(on=wanted)}: set it with nvidia-smi -e, reset the GPU, or correct the spec",
     )
     measure(
         "ECC waits for a reset",
         int(ecc["on"] is not ecc["next"]),
         at_most=0,
-        detail=f"it will be {_switch(ecc['next'])} after a reset: reset the GPU",
+        detail=f"it will be {_switch(on=ecc['next'])} after a reset: reset the GPU",
     )
 
 
@@ -98,7 +98,7 @@ def _on(result: Result) -> bool:
     return on is True or (on is None and result["built_in"] is True)
 
 
-def _switch(on: bool | None) -> str:  # noqa: FBT001  the one thing it is asked about
+def _switch(*, on: bool | None) -> str:
     return {True: "on", False: "off", None: "not supported"}.get(on, str(on))
 
 

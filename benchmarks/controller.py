@@ -36,18 +36,18 @@ from kubernetes import client
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the API server and the samples are the tests' own
 
-from gate_cluster import DIGEST, IMAGE, JOBS, NAMES, PODS, keys, put_node, results_of, told  # noqa: E402  needs the path above
+from gate_cluster import DIGEST, IMAGE, JOBS, NAMES, PODS, keys, put_node, results_of, told
 
-from nodeproof.gate import dispatch  # noqa: E402  the same
-from nodeproof.gate.attempt import CONTAINER  # noqa: E402  the same
-from nodeproof.gate.controller import Controller  # noqa: E402  the same
-from nodeproof.gate.kube import Kube  # noqa: E402  the same
-from nodeproof.gate.settings import Settings  # noqa: E402  the same
-from nodeproof.manifest import shipped  # noqa: E402  the same
-from nodeproof.spec import NO_SPEC  # noqa: E402  the same
-from tests.apiserver.server import serving  # noqa: E402  the same
-from tests.apiserver.store import NODES, Store  # noqa: E402  the same
-from tests.shipped_run import accepted, judged  # noqa: E402  the same
+from nodeproof.gate import dispatch
+from nodeproof.gate.attempt import CONTAINER
+from nodeproof.gate.controller import Controller
+from nodeproof.gate.kube import Kube
+from nodeproof.gate.settings import Settings
+from nodeproof.manifest import shipped
+from nodeproof.spec import NO_SPEC
+from tests.apiserver.server import serving
+from tests.apiserver.store import NODES, Store
+from tests.shipped_run import accepted, judged
 
 GPUS = 8
 HOUR_S = 3600.0

@@ -110,10 +110,12 @@ class HostData(Data):
         word = unsigned(int(self._base[place // WORD]) * factor + plus)
         return word >> 8 * (place % WORD) & 0xFF
 
-    def word(self, index: int) -> int:  # noqa: D102  said above
+    def word(self, index: int) -> int:
+        """One word of the base."""
         return int(self._base[index])
 
-    def digest(self) -> int:  # noqa: D102  said above
+    def digest(self) -> int:
+        """One number for the whole base."""
         weights = np.arange(len(self._base), dtype=np.uint64)
         weights *= np.uint64(2)
         weights += np.uint64(1)
@@ -140,10 +142,12 @@ class DeviceData(Data):
         self._base = _derive(seed, arena // WORD, device)
         self._out = torch.empty_like(self._base)
 
-    def word(self, index: int) -> int:  # noqa: D102  said above
+    def word(self, index: int) -> int:
+        """One word of the base."""
         return unsigned(int(self._base[index]))
 
-    def digest(self) -> int:  # noqa: D102  said above
+    def digest(self) -> int:
+        """One number for the whole base."""
         count = self._base.numel()
         weights = torch.arange(count, dtype=torch.int64, device=self._base.device)
         weights.mul_(2).add_(1).mul_(self._base)
