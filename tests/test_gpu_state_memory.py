@@ -143,7 +143,7 @@ WITHOUT = "\n".join(
     )
 )
 PLAYERS = ["NVIDIA GeForce RTX 4090", "NVIDIA TITAN V"]
-UNKNOWN = ["NVIDIA Z900", "NVIDIA RTX A6000", "NVIDIA L40S-48C", ""]
+UNKNOWN = ["NVIDIA Z900", "NVIDIA RTX A2000", "NVIDIA L40S-48C", ""]
 FAMILIAR = ["NVIDIA L40S", "NVIDIA GB300", "NVIDIA A10G", "Tesla T4"]
 ON, OFF = memory.EccLimits(on=True), memory.EccLimits(on=False)
 

@@ -115,6 +115,28 @@ def test_of_every_product_it_is_known_whether_it_has_ecc():
     assert {product.key for product in physics.shipped() if product.ecc is not True} == set()
 
 
+# Chips that stand here on a board for NVLink alone: without a number, all links of it may be down.
+BOARDS = {0x1DB1, 0x20B0, 0x20B2, 0x20B3, 0x2324, 0x2329, 0x2330, 0x2335, 0x2337, 0x2339}
+BOARDS |= {0x2342, 0x2348, 0x2901, 0x2941, 0x3182, 0x31C2}
+
+
+def test_a_board_that_is_made_for_nvlink_says_how_many_links_it_has():
+    found = {p.key: p.nvlinks for p in physics.shipped() if p.pci_ids & BOARDS}
+    assert len(found) == len(BOARDS)
+    assert {key for key, links in found.items() if not links} == set()
+    silent = [p for p in physics.shipped() if p.nvlinks is None]
+    assert [p.key for p in silent if "SXM" in str(p.names) or "sxm" in p.key] == []
+
+
+def test_links_and_their_bandwidth_are_known_together_and_fit():
+    """One direction of a link is 25 GB/s from NVLink 2 to 4, and 50 of NVLink 5."""
+    for product in physics.shipped():
+        wire = product.peak(Quantity.NVLINK)
+        assert (wire is None) == (product.nvlinks is None), product.key
+        if wire is not None and product.nvlinks is not None:
+            assert wire / product.nvlinks in (25, 50), product.key
+
+
 def test_what_is_made_for_players_is_told_by_its_name():
     told = {"NVIDIA GeForce RTX 4090": True, "TITAN RTX": True, "NVIDIA Titan V": True}
     told |= {"NVIDIA H200": False, "NVIDIA RTX A6000": False, "": False, "Tesla T4": False}

@@ -56,6 +56,32 @@ def test_an_instance_type_has_the_parts_that_are_sold(size):
     assert limits.get(LINKS, {}).get("active") == links
 
 
+# Ports of the cluster network and their least rate (Gb/s, 0 where no source says one). Azure's are
+# those of Azure/azurehpc-health-checks, Oracle's those of oracle-quickstart/oci-hpc-oke.
+PORTS = {
+    "azure-nd-a100-v4": (8, 200),
+    "azure-ndm-a100-v4": (8, 200),
+    "azure-nd-h100-v5": (8, 400),
+    "azure-nd-h200-v5": (8, 400),
+    "oci-a100-40": (16, 100),
+    "oci-a100-80": (16, 100),
+    "oci-h100": (16, 0),
+    "oci-h200": (8, 0),
+    "oci-b200": (8, 0),
+}
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_a_machine_of_a_cloud_has_the_ports_of_its_cluster_network(name):
+    limits = spec.load(name).limits["node.infiniband.ports"]
+    assert (limits["expected"], limits.get("gbs", 0)) == PORTS[name]
+    named = limits.get("names", "").split()
+    assert len(set(named)) == len(named)
+    assert len(named) in (0, limits["expected"])
+    # A rate tells a data port from one to the outside; without a rate only its name does.
+    assert named or limits["gbs"]
+
+
 @pytest.mark.parametrize("name", [*NAMES, *SIZES])
 def test_a_spec_fits_the_checks_and_has_the_name_it_is_asked_for_by(name):
     declared = suites()
@@ -300,3 +326,8 @@ def test_every_spec_has_gpus_that_the_bus_can_name():
 
 def test_gpus_are_known_by_their_device_ids():
     assert spec_choice.of_bus([0x20B0, 0x2330, 0x1234]) == [A100, H100, "NVIDIA device 1234"]
+    assert spec_choice.of_bus([0x31C2, 0x3182]) == ["NVIDIA GB300", "NVIDIA B300 SXM6 AC"]
+
+
+def test_a_device_id_that_two_products_share_names_neither():
+    assert spec_choice.of_bus([0x25B6]) == ["NVIDIA device 25b6"]
