@@ -230,8 +230,9 @@ class _Verdict:
         group, said = self._group, list[str]()
         failed, opened = len(group.opened_failed), len(group.opened)
         if group.in_doubt:
+            pairs = "pair" if opened == 1 else "pairs"
             said.append(
-                f"{failed} of the first {opened} pairs failed: look for a cause that all have in "
+                f"{failed} of the first {opened} {pairs} failed: look for a cause that all have in "
                 "common (security group, route, switch, provider, image)"
             )
         if self._torn:

@@ -12,10 +12,11 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
@@ -25,6 +26,9 @@ from nodeproof.worker import Context, Group
 _REMOTE = "tcp://"
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 _IN_IFREQ = slice(20, 24)  # where the IPv4 address stands in the kernel's answer
+_OVER_S = 1.0  # after torch's own timeout, whose sentence says more
+
+_Value = TypeVar("_Value")
 
 
 class GoneError(RuntimeError):
@@ -39,21 +43,10 @@ class Store:
 
     def __init__(self, group: Group, *, timeout_s: float) -> None:
         self._where = group.store
-        timeout = timedelta(seconds=timeout_s)
-        with self._reached():
-            if _remote(group):
-                place = urlsplit(group.store)
-                whole = dist.TCPStore(
-                    str(place.hostname),
-                    int(place.port or 0),
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timeout,
-                )
-                self._store: Any = dist.PrefixStore(place.path.strip("/"), whole)
-            else:
-                self._store = dist.FileStore(group.store, group.size)
-                self._store.set_timeout(timeout)
+        self._patience_s = timeout_s + _OVER_S
+        self._lost = ""  # why nothing is asked of it any more
+        self._remote = _remote(group)
+        self._store: Any = self._answered(lambda: _opened(group, timedelta(seconds=timeout_s)))
 
     def under(self, name: str) -> Any:
         """The same store for torch's own keys."""
@@ -61,22 +54,66 @@ class Store:
 
     def set(self, key: str, value: str) -> None:
         """Write a value; the last one stays."""
-        with self._reached():
-            self._store.set(key, value)
+        self._answered(lambda: self._store.set(key, value))
 
     def find(self, key: str) -> bytes | None:
         """Return the value, or `None` where nobody wrote one yet."""
-        with self._reached():
-            return bytes(self._store.get(key)) if self._store.check([key]) else None
+        return self._answered(
+            lambda: bytes(self._store.get(key)) if self._store.check([key]) else None
+        )
 
-    @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _answered(self, ask: Callable[[], _Value]) -> _Value:
+        """Ask the store, and wait for its answer no longer than the patience."""
+        if self._lost:
+            raise GoneError(self._lost)
         try:
-            yield
+            return _in_time(ask, self._patience_s) if self._remote else ask()
+        except TimeoutError as error:
+            # Whoever asks now would stand in line behind the question that is still open.
+            self._lost = f"the store {self._where} can't be reached: {error}"
+            raise GoneError(self._lost) from None
         # torch raises RuntimeError and its kinds, for a store that is gone and for a timeout.
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise GoneError(f"the store {self._where} can't be reached: {reason}") from error
+
+
+def _opened(group: Group, timeout: timedelta) -> Any:
+    if not _remote(group):
+        store = dist.FileStore(group.store, group.size)
+        store.set_timeout(timeout)
+        return store
+    place = urlsplit(group.store)
+    whole = dist.TCPStore(
+        str(place.hostname),
+        int(place.port or 0),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timeout,
+    )
+    return dist.PrefixStore(place.path.strip("/"), whole)
+
+
+def _in_time(ask: Callable[[], _Value], seconds: float) -> _Value:
+    """Return or raise what `ask` does; `TimeoutError` where it is not over in time.
+
+    torch's client waits for an answer that has begun for ever, whatever its timeout says (measured
+    with torch 2.13 and a host that was cut off), and lets nobody interrupt it. So it waits in a
+    thread, which is left behind: the worker that has it is ended and started anew after a failure.
+    """
+    told: Future[_Value] = Future()
+
+    def answer() -> None:
+        try:
+            told.set_result(ask())
+        except Exception as error:  # noqa: BLE001  raised again by the caller
+            told.set_exception(error)
+
+    threading.Thread(target=answer, daemon=True).start()
+    try:
+        return told.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"it did not answer within {seconds:g} s") from None
 
 
 def serve(context: Context, *, port: int = 0) -> dict[str, Any]:

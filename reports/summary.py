@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from nodeproof.reports import group_summary
 from nodeproof.reports.advice import TO_DO
+from nodeproof.reports.counted import counted
 from nodeproof.reports.legible import legible
 from nodeproof.verdict import Decision, Reason, Verdict, Why
 
@@ -31,7 +34,7 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
         f"{counts['selftests']} planted faults caught"
     )
     reasons = [*verdict.failed, *verdict.undecided]
-    shown = list(_told(reasons))
+    shown = group_summary.told(verdict) if _nodes(verdict) else list(_told(reasons))
     yield from (f"  {line}" for line in shown[:_SHOWN])
     if len(shown) > _SHOWN:
         yield f"  and {len(shown) - _SHOWN} more, see the files"
@@ -52,9 +55,14 @@ def _lines(verdict: Verdict, where: str, *, rehearsal: bool) -> Iterator[str]:
 
 
 def _name(verdict: Verdict) -> str:
-    node = verdict.plan.node if verdict.plan else {}
-    nodes = node.get("group")
-    return f"group of {nodes} nodes" if nodes else str(node.get("name", ""))
+    if nodes := _nodes(verdict):
+        return f"group of {counted(nodes, 'node')}" if type(nodes) is int else "group"
+    return str(verdict.plan.node.get("name", "")) if verdict.plan else ""
+
+
+def _nodes(verdict: Verdict) -> Any:
+    """How many nodes a group has, as its plan says it; nothing true for one node."""
+    return verdict.plan.node.get("group") if verdict.plan else None
 
 
 def _told(reasons: Sequence[Reason]) -> Iterator[str]:

@@ -580,7 +580,8 @@ def test_a_machine_that_counts_twice_and_a_sliced_gpu_put_just_their_members_in_
 def test_a_lost_member_is_named_and_nothing_is_condemned(judge):
     done = judge(samples.lost(samples.record(4), "xh2", "its process was killed by SIGKILL"))
     assert (done.status, done.verdict["failed"]) == (11, [])
-    assert "on xh2: stayed 0 (wants at least 1): its process was killed by SIGKILL" in done.text
+    assert "  xh2: its process was killed by SIGKILL; see its own log" in done.text
+    assert "which follow from the above: see the files" in done.text
     assert set(done.verdict["members"].values()) == {"undecided"}
 
 
@@ -591,6 +592,14 @@ def test_a_run_that_was_cut_short_or_rebooted_accepts_nobody(judge, change):
     done = judge(document)
     assert done.status == 11
     assert set(done.verdict["members"].values()) == {"undecided"}
+
+
+def test_what_a_spec_asks_less_than_the_shipped_limits_is_said_before_the_verdict(judge, tmp_path):
+    """A verdict holds the spec as a digest, by which nobody sees that it asks for nothing."""
+    (tmp_path / "lax.toml").write_text('name = "lax"\n["fabric.group.grade"]\ngrade = 0\n')
+    done = judge(samples.record(1), "--spec", str(tmp_path / "lax.toml"))
+    note = done.text.index("note: laxer than shipped: fabric.group.grade grade = 0, shipped 2")
+    assert note < done.text.index(" group of 1 node: ")
 
 
 def test_a_spec_sets_what_a_group_must_reach(judge, tmp_path):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nodeproof.fabric.surroundings import Machine, Place, names, place
+from nodeproof.fabric.surroundings import Machine, Place, agreed, names, place
 
 TORCHRUN = {
     "RANK": "3",
@@ -64,6 +64,26 @@ def test_the_command_line_comes_first():
     assert place({"NODEPROOF_NODES": "9", **JOB}, nodes=3).nodes == 3
     assert place(JOB, rank=2) == Place(rank=2, nodes=4, source="--node-rank")
     assert place(SLURM, rank=2).nodes == 8
+
+
+@pytest.mark.parametrize(
+    ("environment", "variable"),
+    [(TORCHRUN, "RANK"), (OPEN_MPI, "OMPI_COMM_WORLD_RANK"), (MPICH, "PMI_RANK")],
+)
+def test_a_rank_that_is_not_that_of_the_launcher_is_refused(environment, variable):
+    """One command line for all ranks, with a rank in it: all of them would be that one."""
+    right = int(environment[variable])
+    agreed(environment, right)
+    agreed(environment, None)
+    with pytest.raises(
+        ValueError, match=rf"--node-rank says rank 7 and {variable} .* says {right}"
+    ):
+        agreed(environment, 7)
+
+
+@pytest.mark.parametrize("environment", [{}, JOB, SLURM, BATCH, STATIC], ids=str)
+def test_a_job_may_number_its_nodes_otherwise(environment):
+    agreed(environment, 7)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ _HEAD = frozenset({"name", "source", "date", "n", "description", "products", "ma
 _INSTANCE, _PROVENANCE = "instance", "provenance"  # tables that are no checks
 _SIZE = re.compile(rf'^\[{_INSTANCE}\."([^"]+)"\]', re.MULTILINE)
 REHEARSAL = "cpu-rehearsal"
+_NEAR = 3  # names that are offered where there is none of the name that was given
 
 
 class SpecError(ValueError):
@@ -267,11 +268,17 @@ def _bytes(name_or_path: str) -> tuple[str, bytes, bool]:
         if name := names.get(name_or_path):
             return f"{name}.toml", _folder().joinpath(f"{name}.toml").read_bytes(), True
         if not name_or_path or not Path(name_or_path).exists():
-            near = difflib.get_close_matches(name_or_path, names, n=3)
+            near = difflib.get_close_matches(name_or_path, names, n=_NEAR)
+            few = difflib.get_close_matches(name_or_path, names, n=_NEAR, cutoff=0.0)
             some = (
-                f"did you mean {' or '.join(near)}?" if near else f"shipped are {', '.join(names)}"
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"shipped are {', '.join(few)} and {len(names) - len(few)} more"
             )
-            msg = f"there is no spec {name_or_path!r}; {some}; a file is given by its path"
+            msg = (
+                f"there is no spec {name_or_path!r}; {some}; `nodeproof list --specs` names all; a "
+                "file is given by its path"
+            )
             raise SpecError(msg)
     try:
         return name_or_path, Path(name_or_path).read_bytes(), False

@@ -1,4 +1,4 @@
-"""`nodeproof list` and `nodeproof explain CHECK`, from the manifest: neither pytest nor torch."""
+"""`nodeproof list` and `nodeproof explain CHECK`: neither pytest nor torch is needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import difflib
 import sys
 
+from nodeproof import spec, spec_choice
 from nodeproof.manifest import Entry, shipped
 from nodeproof.model import Profile
 
 
 def main(args: argparse.Namespace) -> int:
-    """List the checks, or explain one."""
+    """List the checks or the specs, or explain a check."""
+    if args.specs:
+        print("\n".join(_specs()))
+        return 0
     entries = shipped().entries
     if args.check is None:
         width = max(map(len, entries))
@@ -26,6 +30,18 @@ def main(args: argparse.Namespace) -> int:
         return 2
     print("\n".join(_explained(entries[args.check])))
     return 0
+
+
+def _specs() -> list[str]:
+    """One line for each spec that `--spec` takes by name: how many of which GPU."""
+    rows = {spec.REHEARSAL: "CPU devices of a rehearsal"}
+    for kind in spec_choice.shipped():
+        some = f"{kind.gpus} x " if kind.gpus else ""
+        spoken = [machine for machine in kind.machines if any(map(str.isalpha, machine))]
+        where = f" ({', '.join(spoken)})" if spoken else ""  # Azure's is a number
+        rows[kind.name] = f"{some}{' or '.join(kind.products)}{where}"
+    width = max(map(len, rows))
+    return [f"{name:{width}}  {what}" for name, what in sorted(rows.items())]
 
 
 def _explained(entry: Entry) -> list[str]:

@@ -10,12 +10,12 @@ import argparse
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nodeproof.cli import files, options, run
+from nodeproof.cli import files, lenient, options, run
 from nodeproof.nccl_tests import record
 from nodeproof.plugin.options import Target
 
@@ -57,16 +57,20 @@ def judge(
     nonce: str,
     run_id: str,
     show: Callable[[str], None],
+    beside: Sequence[str] = (),
 ) -> int:
     """Judge `document` into `output`, which `files.prepare` has made ready.
 
     Always writes the reports and returns the exit status of the verdict: a document that can't be
-    read, a suite that crashes or hangs is undecided, and says so.
+    read, a suite that crashes or hangs is undecided, and says so. `beside` is as `files.conclude`
+    takes it.
     """
     try:
         rehearsal = record.load(document).group.device == "cpu"
     except record.RecordError as error:
-        return files.conclude(output, run_id=run_id, doubt=str(error), rehearsal=False, show=show)
+        return files.conclude(
+            output, run_id=run_id, doubt=str(error), rehearsal=False, show=show, beside=beside
+        )
     asked = _asked(document, spec, waivers, deadline_s, nonce, run_id)
     with tempfile.TemporaryDirectory(prefix="nodeproof-") as scratch:
         ended = run.supervise(
@@ -75,8 +79,15 @@ def judge(
             deadline_s=deadline_s,
             shown=_Quiet(show),
         )
+    for line in lenient.lines(spec, rehearsal=rehearsal):
+        show(line)
     return files.conclude(
-        output, run_id=run_id, doubt=ended.doubt or ended.usage, rehearsal=rehearsal, show=show
+        output,
+        run_id=run_id,
+        doubt=ended.doubt or ended.usage,
+        rehearsal=rehearsal,
+        show=show,
+        beside=beside,
     )
 
 

@@ -25,9 +25,11 @@ from nodeproof.fabric.campaign import Campaign, Measured, Terms
 from nodeproof.fabric.head import Head
 from nodeproof.fabric.launching import Launched
 from nodeproof.fabric.member import Part, part_of, take_part
+from nodeproof.fabric.surroundings import agreed
 from nodeproof.fabric.wire import PORT, TOKEN, address, shown
 from nodeproof.nccl_tests import record
 from nodeproof.probes.boot import boot_id
+from nodeproof.reports.counted import counted
 from nodeproof.results import FILE, now, plain
 from nodeproof.spec import Spec
 
@@ -54,7 +56,8 @@ def main(args: argparse.Namespace) -> int:
             told = told.over(spec.load(spec.REHEARSAL))
         part, head_at = _told(args)
         output = files.prepare(args.output)
-        (output / RECORD).unlink(missing_ok=True)
+        for name in (RECORD, LOG):
+            (output / name).unlink(missing_ok=True)
     except ValueError as error:
         print(f"nodeproof: {error}", file=sys.stderr)
         return 2
@@ -85,6 +88,7 @@ def _told(args: argparse.Namespace) -> tuple[Part | None, tuple[str, int]]:
         if not args.head:
             raise ValueError("--head HOST[:PORT]: where rank 0 listens, the same on every node")
         part = part_of(args)
+        agreed(os.environ, args.rank)
         named = _names(args, part.nodes)
         if named and named[part.rank] != part.name:
             raise ValueError(
@@ -94,6 +98,12 @@ def _told(args: argparse.Namespace) -> tuple[Part | None, tuple[str, int]]:
         return part, part.head
     if args.nodes is None or args.nodes < 1:
         raise ValueError(f"--nodes N: how many members {args.launcher} has to start")
+    for option, given in (("--node-rank", args.rank is not None), ("--node-name", args.node_name)):
+        if given:
+            raise ValueError(
+                f"{option} is for one node, and --launcher {args.launcher} starts all of them: leave "
+                "it out"
+            )
     _names(args, args.nodes)
     return None, address(args.head) if args.head else ("", 0)
 
@@ -110,7 +120,7 @@ def _names(args: argparse.Namespace, nodes: int) -> list[str]:
 
 def _follow(args: argparse.Namespace, part: Part, output: Path) -> int:
     _say(f"{_kind(args)}: rank {part.rank} of {part.nodes}, {part.name}, head {shown(*part.head)}")
-    left = take_part(part)
+    left = take_part(part, _progress)
     for name in (FILE, RECORD):
         if name in left.files:
             (output / name).write_text(left.files[name])
@@ -124,6 +134,7 @@ def _follow(args: argparse.Namespace, part: Part, output: Path) -> int:
         doubt="",
         rehearsal=args.device == "cpu",
         show=_say,
+        beside=(RECORD,),
     )
 
 
@@ -141,7 +152,10 @@ def _lead(
     known = [name.strip() for name in args.known.split(",") if name.strip()]
     started, boot = now(), boot_id(args.host_root)
     token = os.environ.get(TOKEN, "") if part else secrets.token_hex(16)
-    _say(f"{_kind(args)}: {nodes} nodes, {args.launcher}")
+    _say(
+        f"{_kind(args)}: {counted(nodes, 'node')}, {args.launcher}, "
+        f"for at most {args.deadline:.0f} s"
+    )
     try:
         head = Head(
             nodes=nodes,
@@ -175,9 +189,15 @@ def _lead(
             members = _members(command, environment, output / LOG)
             launched = stack.enter_context(members)
             rank = part.rank if part else None
-            head.gather(join_s=args.join_timeout, over=launched.poll, whose=rank)
+            head.gather(
+                join_s=args.join_timeout, over=launched.poll, whose=rank, progress=_progress
+            )
             campaign = Campaign(
-                head=head, terms=_terms(args, told, head, seed), say=_say, measured=measured
+                head=head,
+                terms=_terms(args, told, head, seed),
+                say=_say,
+                progress=_progress,
+                measured=measured,
             )
             campaign.run()
             head.events += [{"name": "launcher", "text": text} for text in launched.said()]
@@ -212,6 +232,7 @@ def _lead(
             _say(f"{output / RECORD} can't be written: {error.strerror}")
         except Exception:  # noqa: BLE001  without a record the run is undecided, and says so
             _say(f"no record, by a bug of nodeproof: {traceback.format_exc()[-2000:]}")
+        _progress(f"judging what was measured, for at most {_JUDGING_S:.0f} s")
         head.leave_alone(_JUDGING_S)
         status = fabric_judge.judge(
             output / RECORD,
@@ -222,6 +243,7 @@ def _lead(
             nonce=args.nonce,
             run_id=str(uuid.uuid4()),
             show=_say,
+            beside=(RECORD, LOG),
         )
         try:
             head.end({name: _read(output / name) for name in (FILE, RECORD)})
@@ -355,6 +377,10 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def _progress(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

@@ -31,6 +31,17 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+_LEGEND = """
+bad            slow with everybody; by turns: passes half of the time, or as often as asked
+tests per node pairs that a node was in, in all rounds
+missed         broken and called good: let in by mistake
+wrongly bad    sound and called bad: kept out by mistake
+flaky          passed here and failed there: retest, nobody is condemned
+unresolved     too little is known to tell: undecided
+common cause   so many fail that it is the fabric, and no single node
+rates, slow    what healthy nodes are assumed to do, which must blame nobody"""
+
+
 def _table(told: Score) -> list[str]:
     rows = [
         ("nodes", f"{told.nodes}, of which {told.bad} bad, {told.intermittent} by turns"),
@@ -45,4 +56,4 @@ def _table(told: Score) -> list[str]:
         ("computing", f"{told.seconds} s"),
         ("assumed", f"rates vary by {NOISE:.0%}, {DIPS:.0%} of tests are slow by chance"),
     ]
-    return [f"{name:14} {value}" for name, value in rows]
+    return [*(f"{name:14} {value}" for name, value in rows), _LEGEND]

@@ -9,7 +9,7 @@ import fcntl
 import importlib
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nodeproof import manifest, results
@@ -73,13 +73,22 @@ def _lock(output: Path) -> None:
 
 
 def conclude(
-    output: Path, *, run_id: str, doubt: str, rehearsal: bool, show: Callable[[str], None]
+    output: Path,
+    *,
+    run_id: str,
+    doubt: str,
+    rehearsal: bool,
+    show: Callable[[str], None],
+    beside: Sequence[str] = (),
 ) -> int:
-    """Decide from what the run left behind, write every report, say it; return the exit status."""
+    """Decide from what the run left behind, write every report, say it; return the exit status.
+
+    `beside` names further files of this run, which are told of where they are there.
+    """
     found = _results(output, run_id, doubt)
     told = decide_any(found, manifest.shipped())
     trouble = [said for name in _REPORTS if (said := _write(output, name, found, told))]
-    there = [name for name in (FILE, *_REPORTS) if (output / name).exists()]
+    there = [name for name in (*beside, FILE, *_REPORTS) if (output / name).exists()]
     where = f"{output}: {' '.join(there)}" if there else "none could be written"
     for line in (*trouble, *summary.lines(told, where, rehearsal=rehearsal)):
         show(line)

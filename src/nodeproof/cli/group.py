@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
     fabric = commands.add_parser(
         "fabric", help="measure nodes together, and name the bad node, link or device"
     )
-    kinds = fabric.add_subparsers(required=True, metavar="COMMAND")
+    kinds = fabric.add_subparsers(metavar="COMMAND")
     run = kinds.add_parser("run", help="measure this group of nodes and decide", description=_RUN)
     run.set_defaults(module="fabric_run")
     _add_run(run)
@@ -92,6 +92,8 @@ def add(commands: Any) -> None:
     )
     simulate.add_argument("--seed", type=int, default=1, metavar="S")
     simulate.add_argument("--json", action="store_true", help="print one JSON line")
+    # Without a command: what there is. A command's own module takes the place of this.
+    fabric.set_defaults(module="fabric_commands", commands_help=fabric.format_help())
 
 
 def _add_perf(perf: argparse.ArgumentParser) -> None:

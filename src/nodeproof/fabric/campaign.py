@@ -16,10 +16,12 @@ from typing import Any
 
 from nodeproof.fabric.crew import FOLDER, NODE
 from nodeproof.fabric.head import Ask, Head, Member, Replies
+from nodeproof.fabric.patience import Patience
 from nodeproof.nccl_tests import bandwidth, localise, rank_answers
 from nodeproof.nccl_tests.bandwidth import Collective
 from nodeproof.nccl_tests.localise import Pair, Place
 from nodeproof.nccl_tests.rank_answers import Asked
+from nodeproof.reports.counted import counted
 
 _EXCHANGE = "nodeproof.nccl_tests.inside:exchange"
 _TRAFFIC = "nodeproof.probes.traffic:read"
@@ -83,13 +85,16 @@ class Campaign:
     head: Head
     terms: Terms
     say: Callable[[str], None]
+    progress: Callable[[str], None] = field(default=lambda _text: None)  # of what takes long
     measured: Measured = field(default_factory=Measured)
     _meetings: int = 0
 
     def run(self) -> None:
         """Measure. Raises `Interrupted`; what was measured until then stays in `measured`."""
         everybody = self._everybody()
-        self.say(f"{len(everybody)} of {len(self.head.members)} nodes are ready")
+        nodes = len(self.head.members)
+        verb = "is" if nodes == 1 else "are"
+        self.say(f"{len(everybody)} of {counted(nodes, 'node')} {verb} ready")
         self._read_traffic("before")
         ranks = [_Rank(m, label) for m in everybody for label in m.labels]
         if len(everybody) > 1 or len(ranks) > 1:
@@ -107,7 +112,7 @@ class Campaign:
     def _together(self, ranks: Sequence[_Rank], what: str, **more: Any) -> list[Any]:
         begun = time.monotonic()
         args = self._args() | more
-        replies = self._meet({"all": ranks}, args, budget_s=self.terms.sweep_s)["all"]
+        replies = self._meet({"all": ranks}, args, what=what, budget_s=self.terms.sweep_s)["all"]
         rows = [
             {
                 "rank": number,
@@ -120,7 +125,9 @@ class Campaign:
         ]
         failed = [row["said"] for row in rows if row["answer"] is None]
         took = time.monotonic() - begun
-        self.say(f"{what}: {len(rows) - len(failed)} of {len(rows)} ranks in {took:.1f} s")
+        self.say(
+            f"{what}: {len(rows) - len(failed)} of {counted(len(rows), 'rank')} in {took:.1f} s"
+        )
         return rows
 
     # --- pairs -----------------------------------------------------------------------------
@@ -143,10 +150,11 @@ class Campaign:
             begun = time.monotonic()
             found = self._round(number, chosen)
             self.measured.pairs += found
-            slowest = min((p.gbs for p in found if p.gbs is not None), default=0.0)
+            speeds = [p.gbs for p in found if p.gbs is not None]
             self.say(
-                f"round {number}: {len(found)} pairs in {time.monotonic() - begun:.1f} s, "
-                f"{sum(p.gbs is None for p in found)} unfinished, the slowest {slowest:.4g} GB/s"
+                f"round {number}: {counted(len(found), 'pair')} in {time.monotonic() - begun:.1f} s, "
+                f"{len(found) - len(speeds)} unfinished"
+                + (f", the slowest {min(speeds):.4g} GB/s" if speeds else "")
             )
 
     def _round(self, number: int, chosen: Sequence[tuple[str, str]]) -> list[Pair]:
@@ -160,10 +168,11 @@ class Campaign:
             for a, b in chosen
         }
         args = self._args() | {"only": [_ALL_REDUCE], "sweep": False}
-        replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
+        what = f"round {number}"
+        replies = self._meet(meetings, args, what=what, budget_s=self.terms.timeout_s)
         return [
-            _pair(number, a, b, replies[what], self._asked(len(replies[what])))
-            for (a, b), what in zip(chosen, meetings, strict=True)
+            _pair(number, a, b, replies[which], self._asked(len(replies[which])))
+            for (a, b), which in zip(chosen, meetings, strict=True)
         ]
 
     # --- inside what is condemned -----------------------------------------------------------
@@ -189,7 +198,8 @@ class Campaign:
                 if min(len(self._member(name).labels) for name in (a, b)) > rail
             }
             args = self._args() | {"only": [_ALL_REDUCE], "sweep": False}
-            replies = self._meet(meetings, args, budget_s=self.terms.timeout_s)
+            step = f"rail {rail}"
+            replies = self._meet(meetings, args, what=step, budget_s=self.terms.timeout_s)
             for what, ranks in meetings.items():
                 a, b = (rank.member.name for rank in ranks)
                 found = _pair(rail, a, b, replies[what], self._asked(2))
@@ -229,6 +239,7 @@ class Campaign:
         meetings: Mapping[str, Sequence[_Rank]],
         args: Mapping[str, Any],
         *,
+        what: str,
         budget_s: float,
     ) -> dict[str, list[dict[str, Any]]]:
         """Have ranks meet, all meetings at once; return each meeting's replies by rank."""
@@ -251,14 +262,16 @@ class Campaign:
                     "args": dict(args),
                     "group": group,
                 }
+        deadline_s = _START_S + 2 * self.terms.timeout_s + budget_s
         replies: Replies = self.head.ask(
             {rank: Ask(calls=own) for rank, own in calls.items()},
             seed=self.terms.seed + self._meetings,
-            deadline_s=_START_S + 2 * self.terms.timeout_s + budget_s,
+            deadline_s=deadline_s,
+            waiting=Patience(self.progress, what, limit_s=deadline_s),
         )
         return {
-            what: [replies[rank.member.rank].get(rank.device) or _silent(rank) for rank in ranks]
-            for what, ranks in meetings.items()
+            which: [replies[rank.member.rank].get(rank.device) or _silent(rank) for rank in ranks]
+            for which, ranks in meetings.items()
         }
 
     def _args(self) -> dict[str, Any]:

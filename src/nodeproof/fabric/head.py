@@ -23,6 +23,7 @@ from nodeproof.child import GRACE_S, REAP_S, Call, Interrupted, Pool
 from nodeproof.fabric import foreign
 from nodeproof.fabric.crew import NODE
 from nodeproof.fabric.foreign import Done, Leaving, Ready
+from nodeproof.fabric.patience import Patience, silent
 from nodeproof.fabric.wire import BEAT_S, HELLO_LIMIT, LINE_LIMIT, SILENT_S, GoneError, Line
 
 _STORE = "store"
@@ -145,16 +146,24 @@ class Head:
                 )
 
     def gather(
-        self, *, join_s: float, over: Callable[[], str] = lambda: "", whose: int | None = None
+        self,
+        *,
+        join_s: float,
+        over: Callable[[], str] = lambda: "",
+        whose: int | None = None,
+        progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
         """Wait until every member is ready, but not for ever; who is missing has its trouble told.
 
         `over` says how the process has ended that starts the member `whose`, or all of them if that
-        is `None`; "" while it has not. Nobody is waited for whom nobody will start.
+        is `None`; "" while it has not. Nobody is waited for whom nobody will start. `progress` hears
+        now and then who is waited for.
         """
+        waiting = Patience(progress, "nodes to come", limit_s=join_s)
         ends, ended = min(time.monotonic() + join_s, self.ends), ""
         while time.monotonic() < ends and not all(m.came for m in self.members):
             self.pump()
+            waiting([m.name for m in self.members if not m.came])
             if not ended and (ended := over()) and whose is None:
                 ends = min(ends, time.monotonic() + _LAST_S)
         for member in self.members:
@@ -162,20 +171,40 @@ class Head:
                 why = f"never came within {join_s:g} s"
                 if ended and whose in {None, member.rank}:
                     why = f"never came: {ended}"
+                elif not self._refusals.get(member.rank):
+                    why += self._look_there(member)
                 refused = self._refusals.get(member.rank, "")
                 self._blame(member, f"{member.name} {why}{refused}")
+        waiting = Patience(progress, "nodes to find their devices", limit_s=_READY_S)
         ends = min(time.monotonic() + _READY_S, self.ends)
         while time.monotonic() < ends and any(m.line and m.ready is None for m in self.members):
             self.pump()
+            waiting([m.name for m in self.members if m.line and m.ready is None])
         for member in self.members:
             if member.line and member.ready is None:
                 self._blame(member, f"{member.name} came and did not get ready")
                 self._drop(member)
 
-    def ask(self, asks: Mapping[int, Ask], *, seed: int, deadline_s: float) -> Replies:
+    def _look_there(self, member: Member) -> str:
+        """What an operator can look at where nobody was heard of at all."""
+        of = "a node" if member.name == f"rank {member.rank}" else member.name
+        return (
+            f"; on {of} that is to be rank {member.rank}, see whether its pod or process runs (or is "
+            "pending), whether the name of the head resolves there, and whether a firewall or "
+            f"security group lets it through to port {self.port}"
+        )
+
+    def ask(
+        self,
+        asks: Mapping[int, Ask],
+        *,
+        seed: int,
+        deadline_s: float,
+        waiting: Callable[[Sequence[str]], None] = silent,
+    ) -> Replies:
         """Have members do things, all at once; every one asked is in what is returned.
 
-        Raises `Interrupted`.
+        `waiting` hears again and again who has not answered. Raises `Interrupted`.
         """
         self._number += 1
         self._replies = {}
@@ -196,6 +225,7 @@ class Head:
                 if not member.there:
                     self._forsake(member, asks[rank])
             self.pump()
+            waiting([self.members[rank].name for rank in missing])
         return self._replies
 
     def leave_alone(self, seconds: float) -> None:

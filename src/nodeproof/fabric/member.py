@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from typing import Any
 from nodeproof import __version__, lifeline
 from nodeproof.child import Interrupted
 from nodeproof.fabric.crew import Crew, NoDeviceError
+from nodeproof.fabric.patience import Patience
 from nodeproof.fabric.surroundings import place
 from nodeproof.fabric.wire import BEAT_S, SILENT_S, TOKEN, GoneError, Line, address, shown
 from nodeproof.probes.boot import boot_id, instance_type
@@ -62,14 +63,19 @@ class Left:
     why: str
 
 
-def take_part(part: Part) -> Left:
-    """Come to the head, do what it asks, and stay until it has told the end."""
+def take_part(part: Part, say: Callable[[str], None] = lambda _text: None) -> Left:
+    """Come to the head, do what it asks, and stay until it has told the end.
+
+    `say` hears now and then that the head is still looked for, and that it was found.
+    """
     where = f"the head {shown(*part.head)}"
+    looking = Patience(say, f"finding {where}", limit_s=part.join_s)
     try:
-        line = _reached(part)
+        line = _reached(part, looking)
+        say(f"{where} was reached; the rest is told at the end")
     except OSError as error:
         why = f"{where} was not reached within {part.join_s:g} s: {error.strerror or error}"
-        return Left(files={}, why=f"rank {part.rank} ({part.name}): {why}")
+        return Left(files={}, why=f"rank {part.rank} ({part.name}): {why}: {_advice(part, error)}")
     member = _Member(part, line, where)
     try:
         return member.run()
@@ -226,7 +232,7 @@ class _Member:
             self._crew.pool.interrupt(why)
 
 
-def _reached(part: Part) -> Line:
+def _reached(part: Part, looking: Callable[[Sequence[str]], None]) -> Line:
     """Connect; a head that is not up yet, or not known by name yet, is tried again."""
     ends = time.monotonic() + part.join_s
     while True:
@@ -236,7 +242,28 @@ def _reached(part: Part) -> Line:
         except OSError:
             if time.monotonic() + _RETRY_S > ends:
                 raise
+            looking([shown(*part.head)])
             time.sleep(_RETRY_S)
+
+
+def _advice(part: Part, error: OSError) -> str:
+    """What an operator can look at, by how the last try to reach the head failed."""
+    host, port = part.head
+    match error:
+        case socket.gaierror():
+            return (
+                f"the name {host} does not resolve on this node: see --head, the DNS, and whether "
+                "the pod of rank 0 has been scheduled"
+            )
+        case ConnectionRefusedError():
+            return (
+                f"{host} answers, and nothing listens on its port {port}: see whether rank 0 runs "
+                "there, and whether it was given the same --head"
+            )
+    return (
+        f"nothing comes back from {host}: see whether it is up, and whether a firewall or security "
+        f"group lets this node through to its port {port}"
+    )
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from nodeproof.fabric.member import Part
 from nodeproof.manifest import shipped, suite_digest
 from nodeproof.model import Device, DeviceKind, Profile
 from nodeproof.probes.boot import boot_id
+from nodeproof.reports.counted import counted
 from nodeproof.results import SCHEMA, End, Plan, Writer, now, plain
 from nodeproof.spec import NO_SPEC
 
@@ -29,7 +30,9 @@ def write(path: Path, part: Part, why: str, *, nonce: str) -> None:
         spec=NO_SPEC.summary(),
         node={"name": part.name, "boot_id": boot, "group": part.nodes},
         devices=(
-            Device(kind=DeviceKind.GROUP, id="group", label=f"group of {part.nodes} nodes"),
+            Device(
+                kind=DeviceKind.GROUP, id="group", label=f"group of {counted(part.nodes, 'node')}"
+            ),
             Device(kind=DeviceKind.MEMBER, id=part.name, label=part.name),
         ),
         expected_devices=None,

@@ -40,6 +40,7 @@ class _Launcher:
     beside: str = ""
     together: str = ""
     mark: str = ""  # has to be there, too: the other names are not this launcher's alone
+    own: bool = False  # sets its rank for each process that it starts, and for no other
 
     def started(self, environment: Mapping[str, str]) -> bool:
         return self.rank in environment and (not self.mark or self.mark in environment)
@@ -54,6 +55,7 @@ _LAUNCHERS = (
         beside="LOCAL_RANK",
         together="LOCAL_WORLD_SIZE",
         mark="TORCHELASTIC_RUN_ID",
+        own=True,
     ),
     _Launcher(
         name="Open MPI",
@@ -61,6 +63,7 @@ _LAUNCHERS = (
         nodes="OMPI_COMM_WORLD_SIZE",
         beside="OMPI_COMM_WORLD_LOCAL_RANK",
         together="OMPI_COMM_WORLD_LOCAL_SIZE",
+        own=True,
     ),
     _Launcher(
         name="PMI",
@@ -68,6 +71,7 @@ _LAUNCHERS = (
         nodes="PMI_SIZE",
         beside="MPI_LOCALRANKID",
         together="MPI_LOCALNRANKS",
+        own=True,
     ),
     _Launcher(name="PMIx", rank="PMIX_RANK"),  # has no variable for the size
     _Launcher(name="Indexed Job", rank="JOB_COMPLETION_INDEX"),
@@ -112,6 +116,23 @@ def place(
             f"{found.nodes - 1}"
         )
     return found
+
+
+def agreed(environment: Mapping[str, str], rank: int | None) -> None:
+    """Raise `ValueError` where the command line says another rank than the launcher of this process.
+
+    One command line for all ranks, with a rank in it, is a mistake: all would be that one. A Slurm
+    job or an Indexed Job may well number its nodes otherwise, and is not asked.
+    """
+    launcher = next((each for each in _LAUNCHERS if each.own and each.started(environment)), None)
+    if rank is None or launcher is None:
+        return
+    told = _number(environment, launcher.rank)
+    if told != rank:
+        raise ValueError(
+            f"--node-rank says rank {rank} and {launcher.rank} ({launcher.name}) says {told}: leave "
+            "--node-rank out, or start without the launcher"
+        )
 
 
 def _nodes(environment: Mapping[str, str], launcher: _Launcher | None, given: int | None) -> int:
