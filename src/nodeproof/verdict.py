@@ -156,7 +156,8 @@ def of_a_group(plan: Plan) -> Iterator[Reason]:
 def decide_any(results: Results, manifest: Manifest) -> Verdict:
     """Judge a results file of a node or of a group of nodes, whichever its plan is.
 
-    No gate may call this: what releases a node is the proof of that node, which `decide` wants.
+    What releases a node is the proof of that node, which `decide` wants. A gate may call this for
+    what a node has to show with others beside that, and for nothing else.
     """
     plan = results.plan
     if plan is None or all(d.kind is not DeviceKind.GROUP for d in plan.devices):

@@ -34,6 +34,7 @@ def members(record: Record) -> list[Device]:
                 "rank": member.rank,
                 "address": member.address,
                 "instance_type": member.instance_type,
+                "boot_id": member.boot_id,
                 "devices": [str(device["id"]) for device in member.devices],
             },
         )
