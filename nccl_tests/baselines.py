@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nodeproof.nccl_tests.bandwidth import Collective
-from nodeproof.nccl_tests.published import Catalogue, Row, System, shipped
+from nodeproof.nccl_tests.published import Row, System, shipped
 from nodeproof.physics import LEAST, Quantity
 
 DERIVED = 0.70  # of the line rate
 DERIVED_BYTES = 8 << 30  # below it latency decides, and no line rate tells
-SITE_RUNS = 3  # the least that a site's figure is the median of
 _ELEMENT = 8  # bytes of the largest type, to whole ones of which sizes are rounded up on each rank
 
 
@@ -29,12 +28,11 @@ class Origin(StrEnum):
     """Who says how fast it should be."""
 
     PUBLISHED = "published"
-    SITE = "site"
     DERIVED = "derived"
     UNKNOWN = "unknown"
 
 
-_SHARE = {Origin.PUBLISHED: 0.85, Origin.SITE: 0.90, Origin.DERIVED: DERIVED}
+_SHARE = {Origin.PUBLISHED: 0.85, Origin.DERIVED: DERIVED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +70,17 @@ def find(
     collective: Collective,
     size_bytes: int,
     nccl: str = "",
-    site: Catalogue | None = None,
 ) -> Baseline:
     """Return what `nodes` nodes with `gpus` GPUs and `nics` attached network devices should give.
 
-    `site` is what `published.of_site` read; its figures go before published ones. One that states its NCCL holds for the same major
-    and minor version only, since upgrades shift it by a tenth to a third; sizes are equal but for
-    the rounding up to whole elements of every rank. Where there is none, a floor is derived for
-    an all-reduce of 8 GiB or more over two or more nodes, if all line rates are known and have not
-    been seen to mislead. Else the origin is `UNKNOWN`, and `why` says what to do.
+    A figure that states its NCCL holds for the same major and minor version only, since upgrades
+    shift it by a tenth to a third; sizes are equal but for the rounding up to whole elements of every
+    rank. Where there is none, a floor is derived for an all-reduce of 8 GiB or more over two or more
+    nodes, if all line rates are known and have not been seen to mislead. Else the origin is
+    `UNKNOWN`, and `why` says what to do. What a site measured of its own stands in its spec, and is
+    asked for instead of this.
 
-    Raises `ValueError` for counts or sizes that are none, and for a site's figure of too few runs.
+    Raises `ValueError` for counts or sizes that are none.
     """
     if min(nodes, gpus, size_bytes) < 1 or nics < 0:
         raise ValueError(
@@ -90,24 +88,20 @@ def find(
             "or more of each, and none at least of the last"
         )
     what = f"{collective.value} of {size_bytes} bytes over {nodes} x {instance_type or 'unknown'}"
-    system = (site or shipped()).systems.get(instance_type)
+    system = shipped().systems.get(instance_type)
     if system and (missing := _incomplete(system, nics=nics, gpus=gpus, nodes=nodes)):
         return _unknown(what, [missing], None)
     line = limits(system, nodes, collective) if system else None
     useless = list[str]()
-    for origin, rows in (
-        (Origin.SITE, site.rows if site else ()),
-        (Origin.PUBLISHED, shipped().rows),
-    ):
-        for row in rows:
-            if (row.system, row.collective, row.nodes) != (instance_type, collective, nodes):
-                continue
-            if row.bytes is None or not 0 <= size_bytes - row.bytes < nodes * gpus * _ELEMENT:
-                continue
-            if why := _useless(row, origin, nccl):
-                useless.append(why)
-                continue
-            return _measured(row, origin, what, line)
+    for row in shipped().rows:
+        if (row.system, row.collective, row.nodes) != (instance_type, collective, nodes):
+            continue
+        if row.bytes is None or not 0 <= size_bytes - row.bytes < nodes * gpus * _ELEMENT:
+            continue
+        if why := _useless(row, nccl):
+            useless.append(why)
+            continue
+        return _measured(row, what, line)
     if system is None:
         return _unknown(what, useless, None)
     if why := _not_derived(system, nodes, collective, size_bytes):
@@ -126,7 +120,7 @@ def find(
 
 
 def floor(baseline: Baseline) -> float:
-    """GB/s that a sound group reaches: 0.85 of a published figure, 0.90 of a site's own.
+    """GB/s that a sound group reaches: 0.85 of a published figure, or what was derived.
 
     Raises `ValueError` where nothing is known, and for a floor that physics refuses.
     """
@@ -192,10 +186,8 @@ def _incomplete(system: System, *, nics: int, gpus: int, nodes: int) -> str:
     )
 
 
-def _useless(row: Row, origin: Origin, nccl: str) -> str:
+def _useless(row: Row, nccl: str) -> str:
     where = f"{row.gbs:g} GB/s by {row.source}"
-    if origin is Origin.SITE and row.n < SITE_RUNS:
-        raise ValueError(f"{where}: {row.n} runs are too few for a site's figure ({SITE_RUNS})")
     if row.unfit:
         return f"{where} is no floor: {row.unfit}"
     if row.nccl and row.nccl.split(".")[:2] != nccl.split(".")[:2]:
@@ -203,10 +195,10 @@ def _useless(row: Row, origin: Origin, nccl: str) -> str:
     return ""
 
 
-def _measured(row: Row, origin: Origin, what: str, line: Line | None) -> Baseline:
-    by = f"{origin.value} by {row.source}" + (f", {row.date}" if row.date else "")
+def _measured(row: Row, what: str, line: Line | None) -> Baseline:
+    by = f"published by {row.source}" + (f", {row.date}" if row.date else "")
     return Baseline(
-        origin=origin,
+        origin=Origin.PUBLISHED,
         gbs=row.gbs,
         why=f"{what}: {row.gbs:g} GB/s, {by}; NCCL {row.nccl or 'not stated'}",
         line=line,
@@ -221,8 +213,8 @@ def _unknown(what: str, useless: Sequence[str], line: Line | None) -> Baseline:
     return Baseline(
         origin=Origin.UNKNOWN,
         gbs=None,
-        why=f"{what}: no figure is known{known}. Measure {SITE_RUNS} or more runs on 4 or more nodes "
-        "known to be good, and give their median in the spec of the site",
+        why=f"{what}: no figure is known{known}. Measure 3 or more runs on 4 or more nodes known to be "
+        "good, against a low figure in the spec of the site, and let `nodeproof baseline` raise it",
         line=line,
     )
 

@@ -1,7 +1,7 @@
 """Figures of collectives that somebody measured, and the line rates of the nodes they hold for.
 
-`catalog/baselines.toml` is the shipped catalogue. A site's own figures have the same shape, under
-the name of a system that is in it. Pure: no torch, no clock.
+`catalog/baselines.toml` is the shipped catalogue. What a site measures of its own stands in its spec,
+as limits of `fabric.group.bandwidth`. Pure: no torch, no clock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Row:
     bytes: int | None  # `None`: not published
     gbs: float  # bus bandwidth
     nccl: str  # "": not published
-    n: int  # independent measurements, of which this is the least; of a site: runs
+    n: int  # independent measurements, of which this is the least
     unfit: str  # why it is no floor for anybody; "": it is one
     source: str
     date: str  # "": not published
@@ -62,19 +62,13 @@ def shipped() -> Catalogue:
     return read(resources.files("nodeproof").joinpath("catalog/baselines.toml").read_text("utf-8"))
 
 
-def of_site(text: str) -> Catalogue:
-    """Read a site's figures, for kinds of nodes that are shipped or that it describes itself."""
-    return read(text, shipped().systems)
-
-
-def read(text: str, known: Mapping[str, System] | None = None) -> Catalogue:
+def read(text: str) -> Catalogue:
     """Read a catalogue from TOML. Raises `ValueError`, which says where, for what it lacks."""
     try:
         tables = tomllib.loads(text)
         if strange := sorted(tables.keys() - {"system", "published"}):
             raise ValueError(f"{strange} is unknown: there are system and published")
-        given = {name: _system(name, table) for name, table in tables.get("system", {}).items()}
-        systems = {**(known or {}), **given}
+        systems = {name: _system(name, table) for name, table in tables.get("system", {}).items()}
         rows = tuple(row for table in tables.get("published", ()) for row in _rows(table))
         for row in rows:
             if row.system not in systems:

@@ -9,6 +9,7 @@ import pytest
 from nodeproof.nccl_tests import published
 from nodeproof.nccl_tests.bandwidth import Collective
 from nodeproof.nccl_tests.baselines import (
+    Baseline,
     Line,
     Origin,
     find,
@@ -231,42 +232,19 @@ def test_only_an_all_reduce_has_a_derived_floor(collective):
     assert asked("p5.48xlarge", 64, Collective(collective)).origin is Origin.UNKNOWN
 
 
-# --- a site's own --------------------------------------------------------------------------------
-
-SITE = """
-[[published]]
-system = "p5e.48xlarge"
-collective = "all_reduce"
-source = "own nodes"
-date = 2026-11-01
-rows = [{ nodes = 4, mib = 8192, gbs = %s, n = %d }]
-"""
+# --- what is no figure ---------------------------------------------------------------------------
 
 
-def at_site(gbs=360.0, n=3):
-    site = published.of_site(SITE % (gbs, n))
-    p5e = P5 | {"instance_type": "p5e.48xlarge"}
-    return find(**p5e, nodes=4, size_bytes=8 * GIB, site=site)
-
-
-def test_a_sites_figure_goes_before_all_others_and_is_asked_for_nine_tenths():
-    found = at_site()
-    assert (found.origin, found.gbs, found.n, found.date) == (Origin.SITE, 360.0, 3, "2026-11-01")
-    assert floor(found) == pytest.approx(324)
-
-
-def test_a_sites_figure_of_too_few_runs_is_refused():
-    with pytest.raises(ValueError, match="2 runs are too few"):
-        at_site(n=2)
-
-
-@pytest.mark.parametrize("gbs", [3_600, 450, 36, 0.36])
+@pytest.mark.parametrize("gbs", [3_600, 480, 36, 0.36])
 def test_a_threshold_beyond_physics_is_refused_with_its_numbers(gbs):
     """A slip of a unit or digit, and a figure that needs more than all network devices have."""
-    with pytest.raises(ValueError, match=rf"{0.9 * gbs:g} GB/s is .* \(400 at most, .*120\)"):
-        floor(at_site(gbs))
+    line = limits(SHIPPED.systems["p5e.48xlarge"], 4, ALL_REDUCE)
+    beyond = Baseline(origin=Origin.PUBLISHED, gbs=gbs, why="a figure of a test", line=line)
+    with pytest.raises(ValueError, match=rf"{0.85 * gbs:g} GB/s is .* \(400 at most, .*120\)"):
+        floor(beyond)
 
 
+SYSTEM = '[system."p5.48xlarge"]\ngpus = 8\nsource = "x"\ndate = 2026-11-01\n'
 BAD = {
     "no source": 'system = "p5.48xlarge"\ncollective = "all_reduce"\nrows = [{nodes=2,mib=8,gbs=1}]',
     "no size": 'system="p5.48xlarge"\ncollective="all_reduce"\nsource="x"\nrows=[{nodes=2,gbs=1}]',
@@ -279,15 +257,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_sites_text_that_lacks_something_is_refused(name):
+def test_a_catalogue_that_lacks_something_is_refused(name):
     with pytest.raises(ValueError, match="baselines: "):
-        published.of_site(f"[[published]]\n{BAD[name]}\n")
+        published.read(f"{SYSTEM}[[published]]\n{BAD[name]}\n")
+
+
+def test_the_same_catalogue_is_read_where_it_lacks_nothing():
+    whole = (
+        'system="p5.48xlarge"\ncollective="all_reduce"\nsource="x"\nrows=[{nodes=2,mib=8,gbs=1}]'
+    )
+    (row,) = published.read(f"{SYSTEM}[[published]]\n{whole}\n").rows
+    assert (row.bytes, row.gbs) == (8 << 20, 1.0)
 
 
 @pytest.mark.parametrize("text", ["[[row]]", "published = 3", "system = 3", "= ="])
-def test_a_sites_text_of_another_shape_is_refused(text):
+def test_a_catalogue_of_another_shape_is_refused(text):
     with pytest.raises(ValueError, match="baselines: "):
-        published.of_site(text)
+        published.read(text)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ with open(sys.argv[1], "w") as file:
         (["--version"], 0, HEAVY),
         (["no-such-command"], 2, HEAVY),
         (["list"], 0, HEAVY),
+        (["list", "--specs"], 0, HEAVY),
         (["explain", CHECK], 0, HEAVY),
         (["explain", "device.memory"], 2, HEAVY),
         (["verdict", "results.jsonl"], 0, HEAVY),

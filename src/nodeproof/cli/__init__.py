@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeproof import __version__
-from nodeproof.cli import cluster, group
+from nodeproof.cli import cluster, group, learning
 from nodeproof.parsers.reading import KINDS
 
 _FORMATS = ("junit", "html", "json", "prometheus")
@@ -128,10 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     selftest.set_defaults(module="selftest", **_NOT_ASKED)
     _add_target(selftest)
 
-    listing = commands.add_parser("list", help="list the checks")
+    listing = commands.add_parser("list", help="list the checks, or the shipped specs")
     listing.set_defaults(module="catalogue", check=None)
+    listing.add_argument(
+        "--specs", action="store_true", help="list the shipped specs instead, by their names"
+    )
     explain = commands.add_parser("explain", help="say why a check exists and what to do")
-    explain.set_defaults(module="catalogue")
+    explain.set_defaults(module="catalogue", specs=False)
     explain.add_argument("check", metavar="CHECK")
 
     decide = commands.add_parser("verdict", help="decide from results files, again or elsewhere")
@@ -179,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         help="put placeholders for UUIDs, serials, boot ids, addresses and names; it still replays",
     )
     record.add_argument("-o", "--output", type=_path, required=True, metavar="PATH")
+    learning.add(commands)
     group.add(commands)
     cluster.add(commands)
     return parser
