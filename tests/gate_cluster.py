@@ -104,9 +104,10 @@ class Kubelet:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.full: set[str] = set()  # nodes on which the scheduler finds no room for a group's pod
 
     def start(self) -> list[dict[str, Any]]:
-        """Make the pod of every Job that has none; return the pods that were made."""
+        """Make the pods of every Job that has none; return the pods that were made."""
         owned = {
             o["uid"]
             for p in self.store.objects("pods")
@@ -116,28 +117,45 @@ class Kubelet:
         for job in self.store.objects("jobs"):
             if job["metadata"]["uid"] in owned or ended(job):
                 continue
-            template = job["spec"]["template"]
-            node = self._node(job)
-            if node is None:
-                continue
-            pod = {
-                "metadata": {
-                    "name": f"{job['metadata']['name']}-pod",
-                    "labels": template["metadata"]["labels"],
-                    "ownerReferences": [
-                        {
-                            "apiVersion": "batch/v1",
-                            "kind": "Job",
-                            "name": job["metadata"]["name"],
-                            "uid": job["metadata"]["uid"],
-                        }
-                    ],
-                },
-                "spec": {**template["spec"], "nodeName": node["metadata"]["name"]},
-                "status": {"phase": "Running"},
-            }
-            made.append(self.store.create(PODS, pod))
+            if job["spec"].get("completionMode") == "Indexed":
+                made += [self._create(job, *of) for of in self._indexed(job)]
+            elif (node := self._node(job)) is not None:
+                made.append(self._create(job, "pod", node["metadata"]["name"]))
         return made
+
+    def _indexed(self, job: dict[str, Any]) -> list[tuple[str, str]]:
+        """The index of each pod and its node: which one gets which is the scheduler's to say."""
+        pod = job["spec"]["template"]["spec"]
+        terms = next(iter(pod["affinity"]["nodeAffinity"].values()))["nodeSelectorTerms"]
+        named = [value for t in terms for field in t["matchFields"] for value in field["values"]]
+        there = [n["metadata"]["name"] for n in self.store.objects("nodes")]
+        free = [n for n in reversed(named) if n in there and n not in self.full]
+        free += [""] * (job["spec"]["completions"] - len(free))
+        return [(str(index), node) for index, node in enumerate(free)]
+
+    def _create(self, job: dict[str, Any], suffix: str, node: str) -> dict[str, Any]:
+        template = job["spec"]["template"]
+        index = {"batch.kubernetes.io/job-completion-index": suffix} if suffix != "pod" else {}
+        waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        waits["message"] = "0/3 nodes are available: 1 Insufficient nvidia.com/gpu"
+        pod = {
+            "metadata": {
+                "name": f"{job['metadata']['name']}-{suffix}",
+                "labels": {**template["metadata"]["labels"], **index},
+                **({"annotations": index} if index else {}),
+                "ownerReferences": [
+                    {
+                        "apiVersion": "batch/v1",
+                        "kind": "Job",
+                        "name": job["metadata"]["name"],
+                        "uid": job["metadata"]["uid"],
+                    }
+                ],
+            },
+            "spec": {**template["spec"], **({"nodeName": node} if node else {})},
+            "status": {"phase": "Running"} if node else {"phase": "Pending", "conditions": [waits]},
+        }
+        return self.store.create(PODS, pod)
 
     def finish(
         self,
@@ -159,22 +177,28 @@ class Kubelet:
         said = dispatch.message(verdict.document(), data) if message is None else message
         self.store.logs[name] = "\n".join(dispatch.packed(data)) if log is None else log
         exit_code = verdict.decision.exit_code if code is None else code
+        self.end_pod(name, exit_code, said, image=image, **pod)
+        self.end_job(job, failed=exit_code != 0)
+
+    def end_pod(
+        self, name: str, code: int, message: str, *, image: str = DIGEST, **pod: Any
+    ) -> None:
+        """End the container of one pod."""
 
         def end(found: dict[str, Any]) -> None:
             found["status"] = {
-                "phase": "Succeeded" if exit_code == 0 else "Failed",
+                "phase": "Failed" if code else "Succeeded",
                 "containerStatuses": [
                     {
                         "name": CONTAINER,
                         "imageID": f"registry.example.com/nodeproof@{image}",
-                        "state": {"terminated": {"exitCode": exit_code, "message": said}},
+                        "state": {"terminated": {"exitCode": code, "message": message}},
                     }
                 ],
                 **pod,
             }
 
         self.store.change(f"{PODS}/{name}", end)
-        self.end_job(job, failed=exit_code != 0)
 
     def end_job(self, job: dict[str, Any], *, failed: bool, reason: str = "") -> None:
         """Let the Job's controller see the end."""

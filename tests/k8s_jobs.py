@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import yaml
 from k8s_tree import K8S
 
-from nodeproof.gate.actions import Test
+from nodeproof.gate import group_job
+from nodeproof.gate.actions import Measure, Place, Test
 from nodeproof.gate.job import build
 from nodeproof.gate.names import Names
 from nodeproof.gate.node import node_of
@@ -39,6 +41,26 @@ def built_with(
 ) -> Object:
     test = Test(trigger=trigger, attempt=1, devices=devices, requested=requested)
     return build(node_of(NODE, settings.names), test, settings, NO_SPEC, nonce=NONCE)
+
+
+def group() -> Object:
+    """Four nodes that passed alone, measured together over EFA."""
+    settings = dataclasses.replace(
+        SETTINGS,
+        spec="p5",
+        group_resources={"vpc.amazonaws.com/efa": "32", "hugepages-2Mi": "5120Mi"},
+    )
+    members = tuple(
+        Place(
+            node=f"gpu-a1{number}",
+            uid=f"8c6f2a1e-4c1d-4a0b-9a53-0f2d7f1f9a1{number}",
+            boot_id=f"1d4f6f0e-7b0f-4b52-9d7e-0c2f1f1d9a1{number}",
+            proof=f"np-{number}c52f1f93a8b7d046e1f0a95-1",
+        )
+        for number in range(4)
+    )
+    measure = Measure(members=members, attempt=1, devices=8)
+    return group_job.build(measure, settings, NO_SPEC, nonce=NONCE)
 
 
 def standalone() -> Object:
@@ -158,6 +180,9 @@ def files() -> dict[str, str]:
         "jobs/diagnostic.yaml": _text(
             f"A node that offers no GPU: it asks for none and reads the evidence. {read}",
             _built("new", devices=8, requested=0),
+        ),
+        "jobs/group.yaml": _text(
+            f"Four nodes that passed alone, measured together. {read}", group()
         ),
         "jobs/standalone/job.yaml": _text(
             f"The test of one node without a controller. {make}", standalone()

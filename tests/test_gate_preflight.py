@@ -119,7 +119,7 @@ FOUND = {
     ),
     "a kind nobody has counted": (
         {"nodes": [dataclasses.replace(WELL.nodes[0], labels={**WELL.nodes[0].labels, SETTINGS.kind_label: "p6"})]},
-        (False, "nodes", "p6"),
+        (True, "nodes", "p6"),
     ),
     "a node that is held already": (
         {"nodes": [node()]},
@@ -141,6 +141,33 @@ def test_each_problem_is_found_and_no_other(case):
     [found] = problems(dataclasses.replace(WELL, **changes), SETTINGS)
     assert (found.deadlock, found.about) == (deadlock, about)
     assert word in found.text
+
+
+KIND = "p5.48xlarge"
+TOGETHER = {
+    "too few of them": ({}, (False, "are 1, and")),
+    "a label that one lacks": (
+        {"group_least": 1, "group_label": "rack"},
+        (True, "no label rack to be grouped by: a"),
+    ),
+    "a resource that one does not offer": (
+        {"group_least": 1, "group_resources": {"vpc.amazonaws.com/efa": "32"}},
+        (True, "offer no vpc.amazonaws.com/efa"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_what_keeps_nodes_from_being_measured_together_is_found(case):
+    changes, (deadlock, word) = TOGETHER[case]
+    settings = dataclasses.replace(SETTINGS, grouped=[KIND], **changes)
+    [found] = problems(WELL, settings)
+    assert (found.deadlock, found.about) == (deadlock, f"nodes of kind {KIND}")
+    assert word in found.text
+
+
+def test_a_kind_of_which_there_is_no_node_yet_is_no_problem():
+    assert problems(WELL, dataclasses.replace(SETTINGS, grouped=["p6"])) == []
 
 
 def test_a_daemon_of_other_nodes_is_none_of_ours():

@@ -260,22 +260,75 @@ def test_whose_pods_are_whose_is_told_by_labels():
         o["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] for o in jobs
     } == {
         "nodeproof",
+        "nodeproof-group",
         "nodeproof-standalone",
         "nodeproof-collectives",
     }
 
 
 def test_test_pods_reach_nobody_and_the_controller_the_api_alone():
-    policies = [o for o in built(".") if o["kind"] == "NetworkPolicy"]
-    everybody = [p for p in policies if p["spec"]["podSelector"] == {}]
-    [nothing] = everybody
-    assert set(nothing["spec"]) == {"podSelector", "policyTypes"}
-    assert nothing["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    [other] = [p for p in policies if p not in everybody]
-    assert other["spec"]["podSelector"]["matchLabels"] == {
-        "app.kubernetes.io/name": "nodeproof-controller"
+    policies = {
+        o["metadata"]["name"]: o["spec"] for o in built(".") if o["kind"] == "NetworkPolicy"
     }
-    assert {p["port"] for rule in other["spec"]["egress"] for p in rule["ports"]} == {443, 6443}
+    assert set(policies) == {"nodeproof-nothing", "nodeproof-controller", "nodeproof-group"}
+    nothing = policies["nodeproof-nothing"]
+    assert nothing == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    other = policies["nodeproof-controller"]
+    assert other["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "nodeproof-controller"}
+    assert {p["port"] for rule in other["egress"] for p in rule["ports"]} == {443, 6443}
+
+
+GROUP_POD = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "nodeproof-group"}}}
+
+
+def test_pods_of_groups_reach_each_other_and_dns_and_nobody_else():
+    spec = one(built("."), "NetworkPolicy", "nodeproof-group")["spec"]
+    assert spec["podSelector"] == GROUP_POD["podSelector"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"from": [GROUP_POD]}]
+    [among, dns] = spec["egress"]
+    assert among == {"to": [GROUP_POD]}
+    assert {(p["protocol"], p["port"]) for p in dns["ports"]} == {("UDP", 53), ("TCP", 53)}
+    [resolver] = dns["to"]
+    assert resolver["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    assert set(resolver["namespaceSelector"]["matchLabels"].values()) == {"kube-system"}
+
+
+def test_a_member_of_a_group_finds_its_head_by_the_service_that_ships():
+    [job] = documents(K8S / "jobs/group.yaml")
+    service = one(built("."), "Service", "nodeproof-group")
+    template = job["spec"]["template"]
+    assert service["metadata"]["namespace"] == job["metadata"]["namespace"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert template["spec"]["subdomain"] == service["metadata"]["name"]
+    [port] = service["spec"]["ports"]
+    words = template["spec"]["containers"][0]["args"]
+    head = f"{job['metadata']['name']}-0.{service['metadata']['name']}:{port['port']}"
+    assert words[words.index("--head") + 1] == head
+    assert template["metadata"]["labels"].items() <= job["metadata"]["labels"].items()
+
+
+def test_each_pod_of_a_group_is_on_a_node_of_its_own_and_fails_alone():
+    spec = documents(K8S / "jobs/group.yaml")[0]["spec"]
+    affinity = spec["template"]["spec"]["affinity"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = affinity["nodeAffinity"][required]["nodeSelectorTerms"]
+    assert spec["completions"] == spec["parallelism"] == len(terms) == 4
+    assert [len(t["matchFields"]) for t in terms] == [1] * 4
+    [apart] = affinity["podAntiAffinity"][required]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert (spec["completionMode"], spec["backoffLimitPerIndex"]) == ("Indexed", 0)
+    assert not {"backoffLimit", "maxFailedIndexes", "successPolicy"} & set(spec)
+    assert {r["action"] for r in spec["podFailurePolicy"]["rules"]} == {"FailIndex"}
+    [container] = spec["template"]["spec"]["containers"]
+    limits, requests = (container["resources"][part] for part in ("limits", "requests"))
+    # A device, memory that is taken whole: what is given is what is kept for it.
+    assert {k: v for k, v in requests.items() if k != "cpu"} == limits
+    deadline = int(container["args"][container["args"].index("--deadline") + 1])
+    assert deadline < spec["activeDeadlineSeconds"]
 
 
 def test_the_namespace_may_do_what_its_pods_need():

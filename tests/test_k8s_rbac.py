@@ -6,6 +6,7 @@ import dataclasses
 import re
 import time
 
+import gate_group_life
 import pytest
 from gate_cluster import MANIFEST, NAMES, SETTINGS, SPEC, Kubelet, put_node, rejected
 from k8s_tree import built, one
@@ -191,6 +192,19 @@ def test_a_life_asks_for_everything_that_the_gate_can_do(asked):
 def test_each_request_is_granted(asked):
     rights = list(rules(built(".")))
     assert {r for r in asked if not any(grants(right, r) for right in rights)} == set()
+
+
+def test_nodes_that_are_measured_together_need_no_other_right():
+    with gate_group_life.living(group_most=2) as life:
+        life.waiting("a", "b")
+        life.measure()
+        life.settle()
+        assert life.free() == "ab"
+        requests = {ask(m, p) for m, p, _ in life.server.wrote}
+        requests |= {ask(*r) for r in life.server.reads}
+    rights = list(rules(built(".")))
+    assert ("create", "batch", "jobs", NAMES.namespace, "") in requests
+    assert {r for r in requests if not any(grants(right, r) for right in rights)} == set()
 
 
 def test_and_no_right_is_there_that_no_request_needs(asked):

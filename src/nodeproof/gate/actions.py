@@ -67,11 +67,31 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One node of a group, as it was when the group began: what it has to be at the end, too."""
+
+    node: str
+    uid: str
+    boot_id: str
+    proof: str  # the Job that it passed alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Start the Job of a group. Its name is a function of its members and their proofs."""
+
+    members: tuple[Place, ...]
+    attempt: int
+    devices: int  # GPUs of each node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     """Fetch the log of an attempt that is over, and judge it."""
 
     job: str
     pod: str
+    group: bool = False  # whether it is one of a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +125,9 @@ class Tell:
     warning: bool = False
 
 
-Action = Say | Hold | Quarantine | Lift | Stamp | Test | Read | Remove | Evict | Record | Tell
+Action = (
+    Say | Hold | Quarantine | Lift | Stamp | Test | Measure | Read | Remove | Evict | Record | Tell
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

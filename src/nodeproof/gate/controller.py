@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nodeproof.gate import proof, slices, tenants, writes
-from nodeproof.gate.actions import Action, Phase, Plan, Read, Record, Say, Tell, Test
+from nodeproof.gate.actions import Action, Measure, Phase, Plan, Read, Record, Say, Tell, Test
 from nodeproof.gate.attempt import CONTAINER, Job, job_of
 from nodeproof.gate.breaker import why_open
 from nodeproof.gate.cache import Cache, owner_of, uid_of
 from nodeproof.gate.due import Due
 from nodeproof.gate.ending import wall_s
 from nodeproof.gate.fleet import Fleet
+from nodeproof.gate.groups import Groups
 from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.memory import Memory
 from nodeproof.gate.node import Node, node_of
@@ -79,8 +80,12 @@ class Controller:
             changed=self._pod_moved,
             **ours,
         )
+        self._groups = Groups(
+            kube, settings, spec, manifest, wake=lambda uid: self._due.wake(uid, 0.0)
+        )
         self._slices = Cache(kube, slices.PATH, group=slices.node_of, changed=self._slice_moved)
         self.caches = {"nodes": self._nodes, "jobs": self._jobs, "pods": self._pods}
+        self.caches |= self._groups.caches()
         self._fleet = Fleet(settings)
         self._running: dict[
             str, float
@@ -219,13 +224,16 @@ class Controller:
         learned = False
         # Rulings first: a condition that says so already would keep one from being written down.
         for action in sorted(made.actions, key=lambda a: not isinstance(a, Record)):
-            if isinstance(action, Read):
+            if isinstance(action, Read) and action.group:
+                self._read_group(action, node, known)
+                learned = True
+            elif isinstance(action, Read):
                 job = next(j for j in known.jobs if j.name == action.job)
                 self._judged[job.uid] = self._judge(job, action, node)
                 learned = True
             elif isinstance(action, Record):
                 self._record(action)
-            elif isinstance(action, Test):
+            elif isinstance(action, Test | Measure):
                 self._start(action, node)
             elif isinstance(action, Tell):
                 self._tell(action, node)
@@ -251,7 +259,7 @@ class Controller:
         except (Refused, Gone) as refusal:
             log.warning("%s: an event is lost: %s", node.name, refusal)
 
-    def _start(self, test: Test, node: Node) -> None:
+    def _start(self, test: Test | Measure, node: Node) -> None:
         """Start a Job; where the server takes none, the node says so instead of waiting for it."""
         try:
             self._write(test, node)
@@ -281,6 +289,8 @@ class Controller:
         if answer and answer.get("kind") == "Node":
             self._nodes.put(answer)
             self._fleet.take(uid_of(answer), self._nodes.get(uid_of(answer)))
+        elif answer and isinstance(action, Measure):
+            self._groups.put(answer)
         elif answer and answer.get("kind") == "Job":
             self._jobs.put(answer)
             self._count(answer)
@@ -291,12 +301,14 @@ class Controller:
         settings = self._settings
         jobs = [j for j in map(self._job, self._jobs.of(node.uid)) if j]
         judged = {j.name: self._judged[j.uid] for j in jobs if j.uid in self._judged}
+        together = self._groups.known(node, self._fleet, now=self._clock())
         # Only where it can decide: it looks at every node of the kind.
         shut = node.has(settings.names.quarantined)
         condemned = not shut and (
             node.condemned
             or bool(node.annotations.get(settings.names.held_for))
             or any(r.decision is not Decision.ACCEPT for r in judged.values())
+            or any(r.decision is not Decision.ACCEPT for r in (together.judged or {}).values())
             or (settings.quarantine_undecided and bool(jobs))
         )
         kind = node.labels.get(settings.kind_label, "")
@@ -308,6 +320,7 @@ class Controller:
             room=settings.tests_at_once - self.running,
             served_held=self._fleet.held_beside(node.uid),
             breaker=self._breaker(kind) if condemned else "",
+            together=together,
         )
 
     def _breaker(self, kind: str) -> str:
@@ -320,6 +333,19 @@ class Controller:
     def _tenants(self, node: Node) -> tuple[Tenant, ...]:
         listing = self._kube.list("/api/v1/pods", fieldSelector=f"spec.nodeName={node.name}")
         return tenants.of(listing.items, self._settings)
+
+    def _read_group(self, read: Read, node: Node, known: Known) -> None:
+        """Judge what a group left on the node, by the proof that the node brought into it."""
+        proof = next(
+            m.proof
+            for g in known.together.groups
+            if g.job.name == read.job
+            for m in g.members
+            if m.uid == node.uid
+        )
+        alone = (known.judged or {}).get(proof)
+        tested = alone.devices if alone else ""
+        self._groups.judge(read, known.together, node, tested=tested, now=self._clock())
 
     def _judge(self, job: Job, read: Read, node: Node) -> Judged:
         pod = next((p for p in job.pods if p.name == read.pod), None)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from nodeproof.gate.group import Waiting, waiting
 from nodeproof.gate.node import Node, node_of
 from nodeproof.gate.occasion import being_tested
 from nodeproof.gate.settings import Settings
@@ -22,10 +23,13 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._kinds: defaultdict[str, dict[str, Node]] = defaultdict(dict)
         self._held: set[str] = set()  # uids of those that served before, and are to be tested
+        self._waiting: dict[str, Waiting] = {}  # those that are to be measured with others
 
     def take(self, uid: str, found: Mapping[str, Any] | None) -> None:
         """Take in a node as it is now; `None` for one that is gone."""
-        node = self._cut(node_of(found, self._settings.names)) if found else None
+        whole = node_of(found, self._settings.names) if found else None
+        waits = waiting(whole, self._settings) if whole else None
+        node = self._cut(whole) if whole else None
         with self._lock:
             before = self._nodes.pop(uid, None)
             if before is not None:
@@ -34,6 +38,9 @@ class Fleet:
                 if not alike:
                     del self._kinds[self._kind(before)]
             self._held.discard(uid)
+            self._waiting.pop(uid, None)
+            if waits is not None:
+                self._waiting[uid] = waits
             if node is not None:
                 self._nodes[uid] = node
                 self._kinds[self._kind(node)][uid] = node
@@ -44,6 +51,11 @@ class Fleet:
         """How many other nodes that served before the installation are held for their test."""
         with self._lock:
             return len(self._held) - (uid in self._held)
+
+    def waiting(self, like: tuple[str, str]) -> list[Waiting]:
+        """The nodes alike that passed alone and wait for others."""
+        with self._lock:
+            return [w for w in self._waiting.values() if w.alike == like]
 
     def of_kind(self, kind: str) -> list[Node]:
         """Every node of a kind, without its taints as they were told and most of its words."""

@@ -13,7 +13,7 @@ from nodeproof.gate.settings import Settings
 from nodeproof.spec import Spec
 
 KEPT_S = 24 * 3600  # an ended Job stays this long, for people; its verdict is on the node
-_SHM = "16Gi"
+SHM = "16Gi"
 
 
 def name_of(node: Node, test: Test) -> str:
@@ -61,7 +61,7 @@ def build(node: Node, test: Test, settings: Settings, spec: Spec, *, nonce: str)
             "activeDeadlineSeconds": run_s + int(settings.job_margin_s),
             "ttlSecondsAfterFinished": KEPT_S,
             "podReplacementPolicy": "Failed",  # never two pods on one set of GPUs
-            "podFailurePolicy": {"rules": _FAILURES},
+            "podFailurePolicy": {"rules": failures("FailJob")},
             "template": {
                 "metadata": {"labels": {"app.kubernetes.io/name": "nodeproof"}},
                 "spec": _pod(node, test, settings, nonce),
@@ -70,14 +70,15 @@ def build(node: Node, test: Test, settings: Settings, spec: Spec, *, nonce: str)
     }
 
 
-# Another try is the controller's to start: whatever ends a pod ends its Job.
-_FAILURES = [
-    {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-    {
-        "action": "FailJob",
-        "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
-    },
-]
+def failures(action: str) -> list[dict[str, Any]]:
+    """Rules for pods that fail: another try is the controller's to start, so nothing is tried twice."""
+    return [
+        {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {
+            "action": action,
+            "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]},
+        },
+    ]
 
 
 def _pod(node: Node, test: Test, settings: Settings, nonce: str) -> dict[str, Any]:
@@ -90,20 +91,13 @@ def _pod(node: Node, test: Test, settings: Settings, nonce: str) -> dict[str, An
     ]
     if settings.spec:
         words += ["--spec", settings.spec]
+    terms = {"nodeSelectorTerms": [pin(node.name)]}
     return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
-        **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
-        "terminationGracePeriodSeconds": 30,
-        "affinity": {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _pin(node)}
-        },
-        "tolerations": _tolerations(settings),
+        **frame(settings),
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
         "containers": [_container(test, settings, words)],
         "volumes": [
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHM}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM}},
             {"name": "results", "emptyDir": {}},
             *(
                 {"name": name, "hostPath": {"path": path, "type": "Directory"}}
@@ -113,6 +107,24 @@ def _pod(node: Node, test: Test, settings: Settings, nonce: str) -> dict[str, An
     }
 
 
+def frame(settings: Settings) -> dict[str, Any]:
+    """What every pod of the gate has in common: tried once, no token, past the gate's own taints."""
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **({"runtimeClassName": settings.runtime_class} if settings.runtime_class else {}),
+        **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
+        "terminationGracePeriodSeconds": 30,
+        "tolerations": _tolerations(settings),
+    }
+
+
+SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": False,  # libraries write caches beside themselves
+    "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK", "SYSLOG"]},
+}
 _HOST = {"host-proc": "/proc", "host-sys": "/sys", "host-log": "/var/log"}
 
 
@@ -126,11 +138,7 @@ def _container(test: Test, settings: Settings, words: list[str]) -> dict[str, An
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "resources": {"limits": gpus, "requests": {"cpu": "2", "memory": "16Gi", **gpus}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": False,  # libraries write caches beside themselves
-            "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK", "SYSLOG"]},
-        },
+        "securityContext": SECURITY,
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  the pod's own
             {"name": "results", "mountPath": "/results"},
@@ -142,10 +150,9 @@ def _container(test: Test, settings: Settings, words: list[str]) -> dict[str, An
     }
 
 
-def _pin(node: Node) -> dict[str, Any]:
-    """This node, through the scheduler, which then keeps account of what the pod takes."""
-    field = {"key": "metadata.name", "operator": "In", "values": [node.name]}
-    return {"nodeSelectorTerms": [{"matchFields": [field]}]}
+def pin(node: str) -> dict[str, Any]:
+    """One node, through the scheduler, which then keeps account of what the pod takes."""
+    return {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
 
 
 def _tolerations(settings: Settings) -> list[dict[str, Any]]:

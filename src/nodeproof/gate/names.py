@@ -58,6 +58,11 @@ class Names:
         """Annotation: the word that was last answered."""
         return f"{self.domain}/requalified"
 
+    @property
+    def awaits(self) -> str:
+        """Annotation: the proof with which a node waits for others to be measured with, as JSON."""
+        return f"{self.domain}/awaits-group"
+
     def label(self, name: str) -> str:
         """Label or annotation of a Job."""
         return f"{self.domain}/{name}"
@@ -66,4 +71,5 @@ class Names:
 EFFECT = "NoSchedule"  # of both taints: NoExecute would end the pods that set a node up
 EVERYTHING_PASSED = "AllChecksPassed"  # the one reason under which the condition is True
 TOO_OFTEN = "UndecidedTooOften"  # reason of a node whose attempts are used up
+AWAITING = "AwaitingGroup"  # reason of a node that passed alone, and is to be measured with others
 BREAKER_OPEN = "BreakerOpen"  # reason of one that was rejected, and is not condemned for it yet

@@ -7,8 +7,10 @@ A node is lifted only in a look that holds its proof, and holds it for the boot 
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nodeproof.gate.actions import (
     Action,
@@ -28,6 +30,7 @@ from nodeproof.gate.actions import (
 from nodeproof.gate.attempt import Job, Pod
 from nodeproof.gate.breaker import Ruled
 from nodeproof.gate.ending import attempt_text, ended, undecided, waiting_for, wall_s
+from nodeproof.gate.group import Together, note
 from nodeproof.gate.job import name_of
 from nodeproof.gate.names import BREAKER_OPEN, EVERYTHING_PASSED, TOO_OFTEN
 from nodeproof.gate.node import Node
@@ -46,6 +49,7 @@ from nodeproof.gate.occasion import (
 from nodeproof.gate.proof import Judged, Ruling
 from nodeproof.gate.saying import differs, heartbeat, hold, message_of, say
 from nodeproof.gate.settings import Draining, Settings
+from nodeproof.gate.together import follow, found_before, measured_now
 from nodeproof.verdict import Decision
 
 _SPARED = "; not quarantined, since the circuit breaker is open"
@@ -69,7 +73,8 @@ class Known:
     `judged` holds the attempts that were judged, by name of their Job. `devices` is the digest of
     the GPUs that some source says are in the node now, `""` without a source. `room` is how many
     more tests may start, `served_held` how many other nodes that served before the installation are
-    held. `breaker` is why it is open, `""` while it is not.
+    held. `breaker` is why it is open, `""` while it is not. `together` is about the nodes that it is
+    measured with, where it has to be.
     """
 
     jobs: Sequence[Job] = ()
@@ -79,6 +84,7 @@ class Known:
     room: int = 1
     served_held: int = 0
     breaker: str = ""
+    together: Together = field(default_factory=Together)
 
 
 def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
@@ -140,8 +146,10 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
         )  # fmt: skip
     if isinstance(ending, Pod) and current.name not in judged:
         read = Read(job=current.name, pod=ending.name)
-        if held or current.ended is None or now - current.ended < _SLOW_S:
-            # Of one that is held a restart forgot it: the condition stands while it is read again.
+        waits = node.annotations.get(settings.names.awaits) == note(current)
+        if held or waits or current.ended is None or now - current.ended < _SLOW_S:
+            # Of one that is held, or has passed and waits for others, a restart forgot it: the
+            # condition stands while it is read again.
             phase = held.phase if held else Phase.TESTING
             return Plan(phase=phase, actions=(read, *stale), wake_s=5.0)
         return say(
@@ -150,6 +158,11 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
             read, *stale, wake_s=5.0,
         )  # fmt: skip
     ruling = judged[current.name] if isinstance(ending, Pod) else ending
+    if held and ruling.decision is Decision.ACCEPT and settings.measured_together(node.labels):
+        together = found_before(node, current, known.together, settings, now=now)
+        if isinstance(together, Read):
+            return Plan(phase=held.phase, actions=(together, *stale), wake_s=5.0)
+        ruling = together or ruling
     if held and ruling.decision is not Decision.REJECT:
         # Evidence that is lost, or older than the reject, takes nothing back.
         return _still(node, known, settings, held, stale, now, trigger)
@@ -177,6 +190,9 @@ def _first(
         return waits("NotReady", text)
     if stale:
         return waits("Queued", "an earlier test of the node has to go first", wake_s=5.0)
+    if job := measured_now(known.together, settings, now):
+        text = f"Job {job} measures it with others, and has to end first"
+        return waits("Queued", text, wake_s=30.0)
     expected = settings.gpus_of(node.labels)
     if expected is None:
         kind = node.labels.get(settings.kind_label, "")
@@ -232,6 +248,20 @@ def _ruled(
                 node, settings, now, Phase.WAITING, "Unknown", "NotReady",
                 f"{text}; {ruling.text}", *stale,
             )  # fmt: skip
+        group = ""
+        if settings.measured_together(node.labels):
+            measured = follow(node, job, ruling, known.together, settings, stale, now=now)
+            if isinstance(measured, Plan):
+                return measured
+            if measured.judged.decision is Decision.REJECT:
+                return _rejected(node, known, settings, trigger, measured.judged, stale, now)
+            if measured.judged.decision is not Decision.ACCEPT:
+                times = measured.attempts
+                return _too_often(
+                    node, known, settings, trigger, measured.judged, stale, now, times
+                )
+            together = f"{ruling.text}; {measured.judged.text}"
+            ruling, group = dataclasses.replace(ruling, text=together), measured.group.name
         told = node.condition
         message = message_of(node, ruling.text)
         if told is None or (told.status, told.reason, told.message) != (
@@ -244,8 +274,10 @@ def _ruled(
                 wake_s=1.0,
             )
         asked = trigger.removeprefix(REQUALIFY) if trigger.startswith(REQUALIFY) else None
-        stamps = {names.accepted_devices: ruling.devices, names.verdict: _compact(job, ruling)}
+        verdict = _compact(job, ruling, group)
+        stamps = {names.accepted_devices: ruling.devices, names.verdict: verdict}
         stamps |= {names.requalified: asked} if asked else {}
+        stamps |= {names.awaits: ""} if node.annotations.get(names.awaits) else {}
         stamps |= {names.held_for: ""} if node.annotations.get(names.held_for) else {}
         ruled = Ruled(kind=kind, node_uid=node.uid, accepted=True, reason="", at=now)
         return Plan(
@@ -272,7 +304,6 @@ def _undecided(
     now: float,
 ) -> Plan:
     """Test again after a while, or leave it to people."""
-    names = settings.names
     if job.attempt < settings.attempts:
         ended = job.ended if job.ended is not None else job.created + wall_s(settings)
         due = ended + settings.backoff_s * 2 ** (job.attempt - 1)
@@ -283,7 +314,22 @@ def _undecided(
                 *stale, wake_s=due - now,
             )  # fmt: skip
         return _first(node, known, settings, trigger, stale, now, attempt=job.attempt + 1)
-    text = f"undecided {job.attempt} times, the last time {ruling.ruling}: {ruling.text}"
+    return _too_often(node, known, settings, trigger, ruling, stale, now, job.attempt)
+
+
+def _too_often(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    ruling: Judged,
+    stale: Sequence[Action],
+    now: float,
+    times: int,
+) -> Plan:
+    """Leave a node to people whose attempts, alone or with others, are used up."""
+    names = settings.names
+    text = f"undecided {times} times, the last time {ruling.ruling}: {ruling.text}"
     actions: list[Action] = list(stale)
     stamps = _held_for(node, settings, trigger, TOO_OFTEN)
     if settings.quarantine_undecided and not known.breaker and not node.has(names.quarantined):
@@ -384,5 +430,12 @@ def _of(job: Job, node: Node, trigger: str) -> bool:
     return (job.node_uid, job.boot_id, job.trigger) == (node.uid, node.boot_id, trigger)
 
 
-def _compact(job: Job, ruling: Judged) -> str:
-    return f'{{"verdict":"{ruling.decision.value}","job":"{job.name}","profile":"{job.profile}","attempt":{job.attempt}}}'
+def _compact(job: Job, ruling: Judged, group: str) -> str:
+    told = {
+        "verdict": ruling.decision.value,
+        "job": job.name,
+        "profile": job.profile,
+        "attempt": job.attempt,
+        **({"group": group} if group else {}),
+    }
+    return json.dumps(told, separators=(",", ":"))

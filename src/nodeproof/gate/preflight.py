@@ -158,11 +158,39 @@ def _nodes(nodes: Sequence[Node] | None, settings: Settings) -> Iterable[Problem
     if unknown:
         named = ", ".join(k or "(no label)" for k in unknown)
         text = (
-            f"of kind {named} are expected to have what they say they have: a GPU that is missing "
-            "from the start is not missed; give `expected`"
+            f"of kind {named} would be held for ever, ExpectedUnknown: nobody says how many GPUs "
+            "they have to have; add them to `expected`"
         )
-        yield Problem(deadlock=False, about="nodes", text=text)
+        yield Problem(deadlock=True, about="nodes", text=text)
+    yield from _groups(ours, settings)
     held = [n.name for n in ours if n.has(names.pending) and n.condition is None]
     if held:
         text = f"{', '.join(held[:5])} carry {names.pending} already and say nothing of it"
         yield Problem(deadlock=False, about="nodes", text=text)
+
+
+def _groups(ours: Sequence[Node], settings: Settings) -> Iterable[Problem]:
+    """What keeps nodes from being measured together, where they have to be."""
+    for kind in settings.grouped:
+        alike = [n for n in ours if n.labels.get(settings.kind_label, "") == kind]
+        about = f"nodes of kind {kind}"
+        if 0 < len(alike) < settings.group_least:
+            text = (
+                f"are {len(alike)}, and `group_least` of them are measured together, "
+                f"{settings.group_least}: each is held until others come"
+            )
+            yield Problem(deadlock=False, about=about, text=text)
+        bare = [
+            n.name for n in alike if settings.group_label and not n.labels.get(settings.group_label)
+        ]
+        if bare:
+            text = f"have no label {settings.group_label} to be grouped by: {', '.join(bare[:5])}"
+            yield Problem(deadlock=True, about=about, text=text)
+        for name in settings.group_resources:
+            without = [n.name for n in alike if name not in n.allocatable]
+            if without:
+                text = (
+                    f"offer no {name}, which `group_resources` asks for: {', '.join(without[:5])}; "
+                    "no pod of their group would be scheduled"
+                )
+                yield Problem(deadlock=True, about=about, text=text)

@@ -8,9 +8,10 @@ boot, image, profile, spec and manifest. Whatever is missing or foreign is undec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from nodeproof import results, verdict
 from nodeproof.gate import dispatch
@@ -65,6 +66,45 @@ def judge(
     spec: Spec,
 ) -> Judged:
     """Judge an attempt that is over. `log` is the pod's, `None` where it could not be read."""
+    brought = bring(job, pod, log)
+    if isinstance(brought, Judged):
+        return brought
+    decided = verdict.decide(brought.results, manifest)
+    foreign = [
+        *_foreign(job, decided, node),
+        *of_another(job, brought, decided, node, settings, spec),
+    ]
+    if foreign:
+        return _open(Ruling.FOREIGN, "; ".join(foreign))
+    if decided.decision is Decision.REJECT:
+        return Judged(
+            decision=Decision.REJECT,
+            ruling=Ruling.CONDEMNED,
+            text=said(decided, decided.failed),
+            check=decided.failed[0].check,
+        )
+    if decided.decision is Decision.UNDECIDED:
+        return _open(Ruling.UNDECIDED, said(decided, decided.undecided))
+    passed = decided.counts["pass"]
+    return Judged(
+        decision=Decision.ACCEPT,
+        ruling=Ruling.ACCEPTED,
+        text=f"{passed} checks passed, {decided.counts['selftests']} detectors proved, {job.profile}",
+        devices=devices_digest(decided),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What a pod has brought out: the verdict that its message tells, and the results themselves."""
+
+    pod: Pod
+    verdict: str
+    results: results.Results
+
+
+def bring(job: Job, pod: Pod | None, log: str | None) -> Brought | Judged:
+    """Take what an attempt has brought out; a ruling where it brought nothing that can be judged."""
     if pod is None:
         return _open(Ruling.LOST, "its pod is gone, and the evidence with it")
     told = dispatch.read(pod.message)
@@ -81,36 +121,7 @@ def judge(
     found = results.parse(whole)
     if beyond := _beyond(found):
         return _open(Ruling.INVALID, f"the results of pod {pod.name} hold {beyond}: no run does")
-    decided = verdict.decide(found, manifest)
-    foreign = [
-        *_foreign(job, pod, decided, node),
-        *_unlike(job, node, settings, spec),
-        *_image(job, pod, settings),
-    ]
-    if told["verdict"] != decided.decision.value:
-        foreign.append(f"the message says {told['verdict']}, the results {decided.decision}")
-    if foreign:
-        return _open(Ruling.FOREIGN, "; ".join(foreign))
-    if decided.decision is Decision.REJECT:
-        return Judged(
-            decision=Decision.REJECT,
-            ruling=Ruling.CONDEMNED,
-            text=_said(decided, decided.failed),
-            check=decided.failed[0].check,
-        )
-    if decided.decision is Decision.UNDECIDED:
-        return Judged(
-            decision=Decision.UNDECIDED,
-            ruling=Ruling.UNDECIDED,
-            text=_said(decided, decided.undecided),
-        )
-    passed = decided.counts["pass"]
-    return Judged(
-        decision=Decision.ACCEPT,
-        ruling=Ruling.ACCEPTED,
-        text=f"{passed} checks passed, {decided.counts['selftests']} detectors proved, {job.profile}",
-        devices=devices_digest(decided),
-    )
+    return Brought(pod=pod, verdict=str(told["verdict"]), results=found)
 
 
 def _beyond(found: results.Results) -> str:
@@ -134,35 +145,58 @@ def devices_digest(decided: Verdict) -> str:
     return dispatch.digest_of_devices(d.id for d in devices if d.kind is DeviceKind.GPU)
 
 
-def _foreign(job: Job, pod: Pod, decided: Verdict, node: Node) -> Iterator[str]:
-    """What the results are bound to that this attempt is not."""
+def _foreign(job: Job, decided: Verdict, node: Node) -> Iterator[str]:
+    """What the results of one node are bound to that this attempt is not."""
+    plan = decided.plan
+    if plan is None:
+        return
+    told = plan.node
+    yield from _differing(
+        {
+            "node uid": (told.get("uid"), job.node_uid),
+            "boot id": (told.get("boot_id"), job.boot_id),
+            "node name": (told.get("name"), node.name),
+        }
+    )
+    gpus = sum(d.kind is DeviceKind.GPU for d in plan.devices)
+    if decided.decision is Decision.ACCEPT and (gpus != job.devices or not gpus):
+        yield f"{gpus} GPUs were tested, {job.devices} expected"
+
+
+def of_another(
+    job: Job, brought: Brought, decided: Verdict, node: Node, settings: Settings, spec: Spec
+) -> Iterator[str]:
+    """What ties the results to another attempt, or the attempt to other settings than these."""
     plan = decided.plan
     if plan is None:
         yield "the results have no plan"
         return
-    told = plan.node
-    wanted = {
-        "nonce": (plan.nonce, job.nonce),
-        "node uid": (told.get("uid"), job.node_uid),
-        "uid of the node now": (node.uid, job.node_uid),
-        "boot id": (told.get("boot_id"), job.boot_id),
-        "boot id of the node now": (node.boot_id, job.boot_id),
-        "node name": (told.get("name"), node.name),
-        "node of the pod": (pod.node, node.name),
-        "profile": (plan.profile.value, job.profile),
-        "spec digest": (plan.spec.get("digest"), job.spec_digest),
-        "suite digest": (plan.suite_digest, suite_digest()),
-    }
-    for name, (found, expected) in wanted.items():
-        if not expected or found != expected:
-            yield f"{name} is {found or 'not told'}, not {expected or 'known'}"
+    yield from _differing(
+        {
+            "nonce": (plan.nonce, job.nonce),
+            "uid of the node now": (node.uid, job.node_uid),
+            "boot id of the node now": (node.boot_id, job.boot_id),
+            "node of the pod": (brought.pod.node, node.name),
+            "profile": (plan.profile.value, job.profile),
+            "spec digest": (plan.spec.get("digest"), job.spec_digest),
+            "suite digest": (plan.suite_digest, suite_digest()),
+        }
+    )
     if decided.rehearsal:
         yield "it was a rehearsal"
     if plan.waivers:
         yield f"{len(plan.waivers)} waivers that this gate did not give"
-    gpus = sum(d.kind is DeviceKind.GPU for d in plan.devices)
-    if decided.decision is Decision.ACCEPT and (gpus != job.devices or not gpus):
-        yield f"{gpus} GPUs were tested, {job.devices} expected"
+    yield from _unlike(job, node, settings, spec)
+    yield from _image(job, brought.pod, settings)
+    if brought.verdict != decided.decision.value:
+        yield f"the message says {brought.verdict}, the results {decided.decision}"
+
+
+def _differing(wanted: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    """Sentences about what was found and is not what was expected; nobody's word is no match."""
+    for name, (found, expected) in wanted.items():
+        if not expected or found != expected:
+            yield f"{name} is {found or 'not told'}, not {expected or 'known'}"
 
 
 def _image(job: Job, pod: Pod, settings: Settings) -> Iterator[str]:
@@ -223,7 +257,8 @@ def _why_silent(job: Job, pod: Pod) -> tuple[Ruling, str]:
     return Ruling.MISSING, f"pod {pod.name} ended with status {pod.exit_code} and left no message"
 
 
-def _said(decided: Verdict, reasons: tuple[verdict.Reason, ...]) -> str:
+def said(decided: Verdict, reasons: Sequence[verdict.Reason]) -> str:
+    """The first of some reasons, how many more there are, and what to do."""
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return f"{reasons[0]}{more}; {decided.remedy}"
 

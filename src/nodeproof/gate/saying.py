@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from nodeproof.gate.actions import Action, Hold, Phase, Plan, Quarantine, Record, Say, Tell, Test
+from nodeproof.gate.actions import (
+    Action,
+    Hold,
+    Measure,
+    Phase,
+    Plan,
+    Quarantine,
+    Record,
+    Say,
+    Tell,
+    Test,
+)
 from nodeproof.gate.names import EVERYTHING_PASSED
 from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import GRANDFATHERED
@@ -63,7 +74,7 @@ def _rank(action: Action) -> int:
     """
     if isinstance(action, Hold | Quarantine):
         return 0
-    if isinstance(action, Record | Tell | Test):
+    if isinstance(action, Record | Tell | Test | Measure):
         return 1
     return 2 if isinstance(action, Say) else 3
 

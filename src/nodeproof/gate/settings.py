@@ -19,6 +19,10 @@ LEAST_S = {  # the deadlines that `nodeproof run` itself gives its profiles
     Profile.DEEP: 4500.0,
     Profile.SOAK: 18000.0,
 }
+_PAIR = 2  # nodes: one alone has no fabric
+_MOST_TOGETHER = 64  # nodes whose results one log carries
+_GROUP_S = 600.0  # to meet, to sweep, and for some rounds of pairs
+_SIZE = re.compile("[1-9][0-9]*([KMG](iB)?)?")  # of those that `nodeproof fabric run` takes
 _OFTEN_S = 30.0  # between two writes of a node's condition, at the least
 
 
@@ -74,10 +78,29 @@ class Settings:
     installed_at: float = 0.0  # seconds since 1970; nodes created before are called served
     draining: Draining = Draining.WAIT
     heartbeat_s: float = 300.0
+    grouped: Sequence[str] = ()  # kinds of node that are measured together before any is released
+    group_least: int = 2  # nodes of a group
+    group_most: int = 8
+    group_label: str = ""  # nodes of a group are alike in this label too: a rack, a placement group
+    group_wait_s: float = 300.0  # for more nodes to join, before fewer than group_most begin
+    group_deadline_s: float = 2400.0  # of `nodeproof fabric run`
+    group_bytes: str = "8GiB"  # the largest message
+    group_resources: Mapping[str, str] = field(default_factory=dict)  # of each pod, beside GPUs
+    groups_at_once: int = 1  # how much of the fabric may be under load
 
     def gpus_of(self, labels: Mapping[str, str]) -> int | None:
         """How many GPUs a node of these labels has to have; `None` where nobody said."""
         return self.expected.get(labels.get(self.kind_label, ""))
+
+    def measured_together(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node of these labels has to be measured with others, too."""
+        return labels.get(self.kind_label, "") in self.grouped
+
+    def of_groups(self) -> Settings:
+        """The settings by which a group's Job is made and judged, in the places of a node's."""
+        return dataclasses.replace(
+            self, profile=Profile.QUICK, run_deadline_s=self.group_deadline_s
+        )
 
 
 def parse(text: str) -> Settings:
@@ -114,7 +137,34 @@ def parse(text: str) -> Settings:
         )
     if settings.profile is Profile.QUICK:
         raise SettingsError("profile = 'quick': it is for people; a gate needs 'gate' or longer")
+    _check_groups(settings)
     return settings
+
+
+def _check_groups(settings: Settings) -> None:
+    """Raise `SettingsError` for groups that no node could pass, or that prove nothing."""
+    least, most = settings.group_least, settings.group_most
+    if least < _PAIR or not least <= most <= _MOST_TOGETHER:
+        raise SettingsError(
+            f"group_least = {least}, group_most = {most}: a group is of at least {_PAIR} nodes and "
+            f"at most {_MOST_TOGETHER}"
+        )
+    if settings.group_deadline_s < _GROUP_S:
+        raise SettingsError(
+            f"group_deadline_s = {settings.group_deadline_s:g}: give at least {_GROUP_S:g}"
+        )
+    if not _SIZE.fullmatch(settings.group_bytes):
+        raise SettingsError(f"group_bytes = {settings.group_bytes!r} is no size, such as 8GiB")
+    if settings.resource in settings.group_resources:
+        raise SettingsError(
+            f"group_resources names {settings.resource}: how many of these a pod gets is said by "
+            "expected"
+        )
+    for kind in settings.grouped:
+        if kind not in settings.expected:
+            raise SettingsError(
+                f"grouped names {kind!r}, and expected does not say how many GPUs such a node has"
+            )
 
 
 def filled_in(settings: Settings) -> None:

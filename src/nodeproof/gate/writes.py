@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from nodeproof.gate import job, patches
+from nodeproof.gate import group_job, job, patches
 from nodeproof.gate.actions import (
     Action,
     Evict,
     Hold,
     Lift,
+    Measure,
     Quarantine,
     Remove,
     Say,
@@ -54,6 +55,9 @@ def request(
     match action:
         case Test():
             made = job.build(node, action, settings, spec, nonce=nonce)
+            return Request(verb="POST", path=jobs, body=made, settled=frozenset({409}))
+        case Measure():
+            made = group_job.build(action, settings, spec, nonce=nonce)
             return Request(verb="POST", path=jobs, body=made, settled=frozenset({409}))
         case Remove(job=name):
             body = {"propagationPolicy": "Background"}
