@@ -85,6 +85,34 @@ def test_the_report_of_dcgm_1_is_read_too():
     assert reading.fields["facts"]["gpus"] == {"0": "warning"}
 
 
+@pytest.mark.parametrize(
+    ("label", "facts"),
+    [
+        ("NVLINK system", {}),  # without its arrow
+        ("=> 2", {}),
+        ("", {}),
+        ("   -> Errors", {"systems_failed": ["Errors"]}),
+    ],
+)
+def test_a_state_beside_a_name_that_nobody_knows_counts(label, facts):
+    reading = of_health(health((label, "Failure"), overall="Healthy"))
+    assert reading.grade is Grade.FAIL
+    assert reading.fields["facts"] == {
+        "gpus": {},
+        "systems_failed": [],
+        "links_down": {},
+        **facts,
+    }
+    assert of_health(health((label, "Healthy"), overall="Healthy")).grade is Grade.PASS
+
+
+def test_rows_of_another_table_are_no_states():
+    text = (
+        health(overall="Healthy") + "| GPU ID | Device Information |\n| 0 | Name: NVIDIA H100 |\n"
+    )
+    assert of_health(text).grade is Grade.PASS
+
+
 def test_numbers_of_switches_are_not_taken_for_those_of_gpus():
     text = (
         "| GPU ID | Device Information |\n"

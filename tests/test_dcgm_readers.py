@@ -125,6 +125,42 @@ def test_a_summary_that_is_worse_than_all_that_it_sums_up_is_what_counts(summary
     assert len(reading.fields["tests"]) == 2
 
 
+PASSED = {"gpu_id": "0", "status": "Pass"}
+FAILED = {"gpu_id": "1", "status": "Fail"}
+
+
+@pytest.mark.parametrize(
+    ("test", "grade"),
+    [
+        ({"results": [PASSED], "status": "Fail"}, "fail"),
+        ({"results": [PASSED], "status": "Pass"}, "pass"),
+        ({"results": [PASSED], "status": "Splendid"}, "error"),
+        ({"results": [PASSED], "more": [FAILED]}, "fail"),
+        ({"results": [PASSED | {"more": {"deeper": [FAILED]}}]}, "fail"),
+        ({"results": [PASSED | {"info": {"status": "ok"}}]}, "pass"),  # of what, nobody knows
+        ({"results": [[FAILED], PASSED]}, "fail"),
+        ({"results": [PASSED, None]}, "pass"),
+        ({"results": [PASSED], "test_summary": [FAILED]}, "error"),
+        ({"results": [PASSED], "test_summary": {}}, "error"),
+        ({"results": [PASSED], "test_summary": None}, "error"),
+        ({"status": "Pass", "tests": [{"name": "b", "results": [FAILED]}]}, "fail"),
+        ({"status": "Pass", "tests": [{"name": "b", "results": [PASSED]}]}, "pass"),
+    ],
+)
+def test_a_failure_counts_wherever_in_the_document_it_stands(test, grade):
+    assert of_json({"tests": [{"name": "memory", **test}]}).grade == grade
+
+
+def test_a_result_that_names_more_gpus_than_there_are_is_not_known():
+    """Each GPU has the warnings of its result, so that the two would multiply."""
+    many = {"status": "Pass", "gpu_ids": ",".join(map(str, range(5000))), "warnings": ["w"] * 5000}
+    reading = of_json({"tests": [{"name": "memory", "results": [many]}]})
+    assert reading.grade is Grade.ERROR
+    assert results_of(reading) == [("memory", None, "pass")]
+    twice = {"tests": [{"name": "memory", "results": [PASSED | {"gpu_id": "0,0,0"}]}]}
+    assert results_of(of_json(twice)) == [("memory", 0, "pass")]
+
+
 def test_other_entities_are_no_gpus():
     document = v4({"memory": ["Pass", "Pass"]})
     results = document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"]
@@ -297,6 +333,26 @@ def test_a_result_in_several_rows_is_one_test():
     ],
 )
 def test_a_table_is_graded_by_what_was_tested(parts, grade):
+    assert of_text(table(*parts)).grade == grade
+
+
+@pytest.mark.parametrize(
+    ("parts", "grade"),
+    [
+        ([row("Pulse Test", "Fail"), HARDWARE, row("PCIe", "Pass")], "fail"),  # among the metadata
+        ([row("EUD Test", "Pass"), HARDWARE, row("PCIe", "Pass")], "pass"),
+        ([HARDWARE, row("PCIe", "Pass"), row("", "GPU1: Fial")], "error"),
+        ([HARDWARE, row("PCIe", "Pass"), row("", "GPU1 Fail")], "error"),
+        ([HARDWARE, row("PCIe", "Pass"), row("", "Fail")], "fail"),
+        ([HARDWARE, row("PCIe", "Warn"), row("", "GPU0: Pass"), row("", "GPU1: Pass")], "warn"),
+        ([HARDWARE, row("PCIe", "Skip"), row("", "GPU0: Pass"), row("", "GPU1: Pass")], "warn"),
+        ([HARDWARE, row("PCIe", "Skip"), row("", "GPU0: Fail"), row("", "GPU1: Pass")], "fail"),
+        ([HARDWARE, row("PCIe", "Pass"), row("Info", "a note"), row("", "Fail - GPU: 1")], "fail"),
+        ([HARDWARE, row("PCIe", "Pass"), row("Info", "a note"), row("", "Pass - All")], "pass"),
+        ([HARDWARE, row("PCIe", "Pass"), row("Info", "a note"), row("", "goes on")], "pass"),
+    ],
+)
+def test_a_row_that_lost_its_place_or_its_word_is_no_pass(parts, grade):
     assert of_text(table(*parts)).grade == grade
 
 

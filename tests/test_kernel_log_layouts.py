@@ -266,6 +266,32 @@ def test_a_journal_that_is_cut_is_no_pass():
     assert journal_json.read(text.encode(), {}).grade == "warn"
 
 
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("[\n{x},\n{q}\n]\n", "fail"),
+        ("[\n{q},\n{q}\n]\n", "pass"),
+        ("[\n{q},\n{q},\n", "warn"),  # the end of the list is missing
+        ("{q},\n{q}\n]\n", "warn"),
+        ("{x},\n{q}\n", "fail"),
+        ("{x} {q}\n{q}\n", "fail"),
+        ("[{x}]\n{q}\n", "fail"),
+        ("{x}\r{q}\r\n{q}", "fail"),
+        ("{x}\n{q}\n{{", "fail"),
+    ],
+)
+def test_a_fault_is_found_whichever_way_records_are_parted(text, grade):
+    """A record that is only not readable is a warning, which lets the node go on."""
+    fault, quiet = ({"_TRANSPORT": "kernel", "MESSAGE": said} for said in (XID, "usb 1-1: new"))
+    data = text.format(x=json.dumps(fault), q=json.dumps(quiet)).encode()
+    assert journal_json.read(data, {}).grade == grade
+
+
+def test_a_name_that_stands_twice_hides_no_message_in_a_list_either():
+    twice = json.dumps({"_TRANSPORT": "kernel", "MESSAGE": XID})[:-1] + ', "MESSAGE": "fine"}'
+    assert journal_json.read(f"[{twice}, {twice}]".encode(), {}).grade == "fail"
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("listed", [False, True])
 def test_records_may_go_over_lines_or_stand_in_a_list(indent, listed):

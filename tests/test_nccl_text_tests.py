@@ -64,6 +64,12 @@ def test_a_run_that_was_cut_anywhere_is_no_pass(length):
     assert read(GOOD[:length])[0] == "error"
 
 
+@pytest.mark.parametrize("cut", range(1, len("FAILED")))
+def test_half_the_word_behind_the_average_is_no_pass(cut):
+    text = GOOD[: GOOD.index("179.1")] + "179.1 " + "FAILED"[:cut]
+    assert read(text)[0] == "error"
+
+
 def changed(old, new, count=1):
     assert old in GOOD
     return GOOD.replace(old, new, count)

@@ -139,6 +139,8 @@ class _Document:
 
 
 def _unescaped(body: str) -> str:
+    if "\\" not in body:
+        return body
     try:
         return printable(str(json.loads(f'"{body}"', strict=False)))
     except ValueError:

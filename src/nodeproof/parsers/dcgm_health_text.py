@@ -54,7 +54,7 @@ class _Report:
         if row is None:
             return
         label, value = row[1].strip(), row[2].strip().removesuffix("|").strip()
-        if label.lower() == "-> errors":
+        if label.lower() == "-> errors" and not value:
             return
         if entity := _ENTITY.fullmatch(label):
             known = self.gpus if self._group == "gpu" else self.others
@@ -66,8 +66,15 @@ class _Report:
             self.systems.append(_System(name=system[1], state=value.lower()))
         elif label:
             self._group = label.lower()
+            self._unknown(self._group, value)  # no heading that is known, and its state counts
         elif value and self.systems:
             self.systems[-1].words.append(value)
+        else:
+            self._unknown("a row without a name", value)
+
+    def _unknown(self, name: str, value: str) -> None:
+        if value.lower() in _STATES:
+            self.others[name] = self._worse(self.others.get(name), value.lower())
 
     @staticmethod
     def _worse(before: str | None, now: str) -> str:

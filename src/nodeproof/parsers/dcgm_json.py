@@ -15,13 +15,13 @@ from typing import Any
 from nodeproof.parsers.dcgm_complaint import Complaint
 from nodeproof.parsers.dcgm_document import documents
 from nodeproof.parsers.dcgm_refusal import first_words, refusal
-from nodeproof.parsers.dcgm_results import STATUSES, Result, Run, judge
+from nodeproof.parsers.dcgm_results import STATUSES, WORSE, Result, Run, judge
 from nodeproof.parsers.reading import Context, Reading, text_of
 
 _GROUP_OF_GPUS = 1  # DCGM_FE_GPU
 _MOST = 1 << 16  # no node has more GPUs; what is above is a marker for "none"
+_MANY = 64  # GPUs of one result, twice what DCGM knows: each has the warnings, and they multiply
 _NOBODY: list[int | None] = [None]
-_WORSE = {"pass": 0, "skip": 1, "warn": 2, "fail": 3}
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 
 
@@ -82,6 +82,9 @@ class _Parts:
             self._test(value, category)
         elif "status" in value:
             self._result(value, _name(value), category)
+            for key, item in value.items():
+                if key != "warnings":
+                    self.take(item, category=category)
         else:
             if isinstance(value.get("name"), str) and "tests" not in value:
                 self.unreadable += 1  # a test without a result
@@ -110,15 +113,38 @@ class _Parts:
         for item in test["results"] if isinstance(test.get("results"), list) else ():
             if isinstance(item, dict):
                 self._result(item, name, category)
-        summary = test.get("test_summary")
+                self._hidden([*item.values()], name, category)
+            else:
+                self._hidden(item, name, category)
         own = self.results[before:]
-        if isinstance(summary, dict) and "status" in summary:
-            # A word that is not known is unreadable, whatever the results below it say.
-            status = STATUSES.get(_lower(summary["status"]))
-            if status is None or _WORSE[status] > max((_WORSE[r.status] for r in own), default=-1):
-                self._result(summary, name, category, listed=not own)
+        if "test_summary" in test:
+            self._summary(test["test_summary"], own, name, category)
+        if "status" in test:
+            self._summary(test, own, name, category)
+        rest = [v for key, v in test.items() if key not in {"results", "test_summary", "warnings"}]
+        self._hidden(rest, name, category)
         if len(self.results) == before and self.unreadable == unread:
             self.unreadable += 1
+
+    def _summary(self, summary: Any, own: list[Result], name: str | None, category: str) -> None:
+        """Take what sums the results up, where it is worse than they are or can't be read."""
+        if not isinstance(summary, dict):
+            self.unreadable += 1
+            return
+        # A word that is not known is unreadable, whatever the results below it say.
+        status = STATUSES.get(_lower(summary.get("status")))
+        if status is None or WORSE[status] > max((WORSE[r.status] for r in own), default=-1):
+            self._result(summary, name, category, listed=not own)
+
+    def _hidden(self, value: Any, name: str | None, category: str) -> None:
+        """Find results that are no passes in places where DCGM has none; they may not be lost."""
+        if isinstance(value, dict):
+            if STATUSES.get(_lower(value.get("status")), "pass") != "pass":
+                self._result(value, name, category, listed=False)
+            value = [*value.values()]
+        if isinstance(value, list):
+            for item in value:
+                self._hidden(item, name, category)
 
     def _result(
         self, item: dict[str, Any], name: str | None, category: str, *, listed: bool = True
@@ -128,6 +154,10 @@ class _Parts:
             self.unreadable += 1
             return
         complaints = tuple(_complaints(item.get("warnings")))
+        gpus = [*dict.fromkeys(_gpus(item))]
+        if len(gpus) > _MANY:
+            self.unreadable += 1
+            gpus = []
         self.results += [
             Result(
                 name=name,
@@ -137,7 +167,7 @@ class _Parts:
                 complaints=complaints,
                 listed=listed,
             )
-            for gpu in (_gpus(item) or _NOBODY)
+            for gpu in (gpus or _NOBODY)
         ]
 
 

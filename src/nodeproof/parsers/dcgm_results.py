@@ -10,6 +10,7 @@ from nodeproof.parsers.dcgm_complaint import Complaint
 from nodeproof.parsers.reading import Context, Grade
 
 STATUSES = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "not run": "skip"}
+WORSE = {"pass": 0, "skip": 1, "warn": 2, "fail": 3}  # which of two decides
 _DEPLOYMENT = "deployment"
 
 

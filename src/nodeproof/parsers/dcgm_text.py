@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from nodeproof.parsers.dcgm_complaint import Complaint
 from nodeproof.parsers.dcgm_links import judge_links, links_of
 from nodeproof.parsers.dcgm_refusal import first_words, refusal
-from nodeproof.parsers.dcgm_results import STATUSES, Result, Run, judge
+from nodeproof.parsers.dcgm_results import STATUSES, WORSE, Result, Run, judge
 from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 
 _WIDTH = 45  # characters of a message in one row
@@ -67,8 +67,8 @@ class _Test:
         """One result per GPU; the row that only sums the others up is left out."""
         rows = self.each or self.rows
         listed = len(rows)
-        if self.each and not _failed(self.each) and _failed(self.rows):
-            rows = [*rows, (None, "fail")]
+        if self.each and _worst(self.rows) > _worst(self.each):
+            rows = [*rows, max(self.rows, key=lambda row: WORSE[row[1]])]
         # A pass with an error below it contradicts itself, and the error is what counts.
         if rows and all(status in {"pass", "warn"} for _, status in rows):
             told = zip(self.about, self.errors, strict=True)
@@ -93,8 +93,8 @@ class _Test:
         ]
 
 
-def _failed(rows: list[tuple[int | None, str]]) -> bool:
-    return any(status == "fail" for _, status in rows)
+def _worst(rows: list[tuple[int | None, str]]) -> int:
+    return max((WORSE[status] for _, status in rows), default=0)
 
 
 @dataclass(slots=True)
@@ -154,7 +154,10 @@ class _Table:
 
     def _row(self, name: str, cell: str) -> None:
         value = cell.strip()
-        if self.section == "metadata" or _METADATA.fullmatch(name[:_WIDTH]):
+        status = _STATUS.fullmatch(value)
+        bad = status is not None and STATUSES[status[1].lower()] != "pass"
+        # Rows of the metadata are no tests; one that lost its place there may not hide a failure.
+        if _METADATA.fullmatch(name[:_WIDTH]) or (self.section == "metadata" and not bad):
             self._end_test()
             self._metadata(name, value)
         elif message := _MESSAGE.fullmatch(name):
@@ -167,8 +170,11 @@ class _Table:
             self.test = _Test(name=name, category=self.section)
             if not self._status(value):
                 self.unreadable += self.inside
-        elif not self._another_result(value) and self.message:
-            self.message.append(_piece(cell))
+        elif not self._another_result(value):
+            if self.message:
+                self.message.append(_piece(cell))
+            else:
+                self.unreadable += self.inside
 
     def _metadata(self, name: str, value: str) -> None:
         if name == "DCGM Version":
@@ -185,7 +191,14 @@ class _Table:
             gpu = int(entity[2]) if entity[1].lower() == "gpu" else None
             self.test.each.append((gpu, STATUSES[entity[3].lower()]))
             return True
-        return not self.message and " - " in value and self._status(value)
+        if self.message and self.kind != "info":
+            return False
+        if found := _STATUS.fullmatch(value):
+            # The first words of a note can't be told from a result: only a bad one is taken for it.
+            if self.message and STATUSES[found[1].lower()] == "pass":
+                return False
+            self._end_message()
+        return self._status(value)
 
     def _status(self, value: str) -> bool:
         found = _STATUS.fullmatch(value)

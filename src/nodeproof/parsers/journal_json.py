@@ -34,8 +34,10 @@ def read(data: bytes, context: Context) -> Reading:
     """
     data = plain(data)
     records = _by_line(data)
-    if not records.found:
-        records = _by_value(text_of(data))
+    if records.broken or not records.found:
+        # A broken line may be a part of a value that goes on in the next ones.
+        values = _by_value(text_of(data))
+        records = values if len(values.found) > len(records.found) else records
     found = [record for _, record in records.found]
     unreadable = sum(map(journal_records.unreadable, found))
     facts = {"facts": {"unreadable_records": unreadable}}
@@ -69,16 +71,19 @@ def _nothing(found: Sequence[Record]) -> str:
 
 
 def _by_line(data: bytes) -> _Records:
-    records, place = _Records([]), 0
+    records, place, lists = _Records([]), 0, 0
     for raw in data.split(b"\n"):
-        text = text_of(raw).strip(_BLANK).removeprefix("data: ")
-        if text:
+        text = text_of(raw).strip(_BLANK).removeprefix("data: ").removesuffix(",")
+        if text in {"[", "]"}:  # of a list with one record a line
+            lists += 1 if text == "[" else -1
+        elif text:
             value = _value(text)
             if isinstance(value, dict):
                 records.found.append((place, value))
             else:
                 records.broken += 1
         place += len(raw) + 1
+    records.broken += abs(lists)  # a list without its end goes on where nobody sees it
     return records
 
 
@@ -98,7 +103,7 @@ def _every_value(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _by_value(text: str) -> _Records:
     """Read values that go over several lines, or stand in one list."""
-    records, decoder, place = _Records([]), json.JSONDecoder(), 0
+    records, decoder, place = _Records([]), json.JSONDecoder(object_pairs_hook=_every_value), 0
     while place < len(text):
         if text[place] in _BLANK:
             place += 1

@@ -28,6 +28,7 @@ _HEADER = re.compile(r"\b(?:size|bytes) +(?:count|N) +type .{0,200}\bbusbw\b")
 _DEVICE = re.compile(r"\bRank +(\d{1,9}) .{0,300}?\bdevice +\d+ \[")
 _WRONG = re.compile(r"Out of bounds values *: *(-?\d{1,18}) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *([-+.0-9a-z]{1,32})(?: +(OK|FAILED))?")
+_CUT = frozenset({"O", "F", "FA", "FAI", "FAIL", "FAILE"})  # half a word behind the average
 _FAILURE = re.compile(r"Test (?:(CUDA|NCCL) )?(?:failure|timeout)\b")
 _QUOTED = re.compile(r"'(.*)'|'(.*)")
 _TOO_FEW = re.compile(r"Invalid number of GPUs: (\d{1,9}) requested but only (\d{1,9}) were found")
@@ -177,7 +178,7 @@ def _begun(table: Table) -> None:
 def _average(table: Table, line: str) -> None:
     found = _AVERAGE.search(line)
     value = _number(found[1]) if found else None
-    if found is None or value is None:
+    if found is None or value is None or line[found.end() :].strip() in _CUT:
         return
     table.averages.append(value if math.isfinite(value) else None)
     table.below_floor |= found[2] == "FAILED"
