@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from nodeproof.probes import journal_files, kmsg, log_files, ring_buffer
 from nodeproof.probes.kernel_lines import Log, extended
+from nodeproof.probes.log_origin import of_this_machine
 from nodeproof.probes.tree import Unreadable
 from nodeproof.worker import Context
 
 # The kernel's own memory first: what a daemon kept may have been left out, delayed or edited.
+# A sandbox has no such memory and may make one up; files are the node's or are not there.
 _SOURCES: tuple[Callable[[Context], Log], ...] = (
-    lambda _: ring_buffer.read(),
-    lambda context: kmsg.read(context.host_root),
+    lambda context: of_this_machine(ring_buffer.read(), context),
+    lambda context: of_this_machine(kmsg.read(context.host_root), context),
     lambda context: journal_files.read(context.host_root),
     lambda context: log_files.read(context.host_root),
 )
