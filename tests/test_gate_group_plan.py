@@ -230,7 +230,8 @@ def test_a_group_that_leaves_nothing_on_the_node_is_undecided(differs, reason):
     assert (made.phase, says(made)) == (Phase.UNDECIDED, ("Unknown", reason))
     assert not does(made, Lift, Measure, Quarantine, Started)
     assert not does(look(seen=alone(gone, waiting=READY), backoff_s=9e9), Measure)
-    later = look(seen=alone(gone, waiting=READY), backoff_s=0.0, now=NOW + WALL_S)
+    ready = (waits(HERE, 301 - WALL_S), waits(OTHER, 10 - WALL_S))
+    later = look(seen=alone(gone, waiting=ready), backoff_s=0.0, now=NOW + WALL_S)
     assert does(later, Measure)
 
 

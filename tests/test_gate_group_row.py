@@ -72,7 +72,8 @@ def test_nothing_begins_before_a_group_is_full_or_its_oldest_has_waited(told):
     for group in begun(site, row).values():
         oldest = min(since[m.uid] for m in group)
         assert len(group) == site.group_most or NOW - oldest >= site.group_wait_s
-        assert since[group[0].uid] == oldest
+        late = NOW - oldest - site.group_wait_s
+        assert since[group[0].uid] == oldest or late >= 120, "whose turn it is, and has gone by"
 
 
 @examples(max_examples=300, deadline=None)

@@ -186,28 +186,30 @@ def test_a_head_that_dies_without_a_word_clears_nobody_but_whom_it_told(life, re
         assert told[others[0]] == "Undecided"
 
 
-def test_a_group_that_was_lost_is_followed_by_another_after_a_while_and_not_for_ever(life):
-    life.waiting("a", "b", "c", "d")
-    for attempt in range(1, life.settings.attempts + 1):
-        job = life.measure(but="abcd")
-        life.settle()
-        assert life.free() == ""
-        assert job["metadata"]["name"].endswith(f"-{attempt}")
-        assert len(life.groups()) == attempt
-        life.later(4000)
-    assert set(life.reasons().values()) == {"UndecidedTooOften"}
-    assert len(life.groups()) == life.settings.attempts
-    assert not any(NAMES.quarantined in keys(life.node(n)) for n in "abcd")
+def test_a_group_that_was_lost_is_followed_by_another_after_a_while_and_not_for_ever():
+    with living(group_least=4) as life:
+        life.waiting("a", "b", "c", "d")
+        for attempt in range(1, life.settings.attempts + 1):
+            job = life.measure(but="abcd")
+            life.settle()
+            assert life.free() == ""
+            assert job["metadata"]["name"].endswith(f"-{attempt}")
+            assert len(life.groups()) == attempt
+            life.later(4000)
+        assert set(life.reasons().values()) == {"UndecidedTooOften"}
+        assert len(life.groups()) == life.settings.attempts
+        assert not any(NAMES.quarantined in keys(life.node(n)) for n in "abcd")
 
 
-def test_a_group_that_was_lost_once_passes_at_the_second_try(life):
+def test_a_group_that_was_lost_once_passes_at_the_second_try_in_smaller_ones(life):
     life.waiting("a", "b", "c", "d")
     life.measure(but="abcd")
     life.settle()
-    life.later(100)
-    life.measure()
-    life.settle()
-    assert life.free() == "abcd"
+    life.later(400)
+    for free in (2, 4):
+        assert len(members(life.measure())) == 2
+        life.settle()
+        assert len(life.free()) == free
 
 
 def test_a_pod_that_is_never_scheduled_is_told_of_and_ends_with_the_deadline(life):

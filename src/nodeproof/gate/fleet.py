@@ -23,7 +23,10 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._kinds: defaultdict[str, dict[str, Node]] = defaultdict(dict)
         self._held: set[str] = set()  # uids of those that served before, and are to be tested
-        self._waiting: dict[str, Waiting] = {}  # those that are to be measured with others
+        # Those that are to be measured with others, by what they are alike in.
+        self._waiting: defaultdict[tuple[str, str], dict[str, Waiting]] = defaultdict(dict)
+        self._alike: dict[str, tuple[str, str]] = {}  # of each that waits
+        self.waits = 0  # how often anything moved among those that wait
 
     def take(self, uid: str, found: Mapping[str, Any] | None) -> None:
         """Take in a node as it is now; `None` for one that is gone."""
@@ -38,9 +41,7 @@ class Fleet:
                 if not alike:
                     del self._kinds[self._kind(before)]
             self._held.discard(uid)
-            self._waiting.pop(uid, None)
-            if waits is not None:
-                self._waiting[uid] = waits
+            self._wait(uid, waits)
             if node is not None:
                 self._nodes[uid] = node
                 self._kinds[self._kind(node)][uid] = node
@@ -55,7 +56,7 @@ class Fleet:
     def waiting(self, like: tuple[str, str]) -> list[Waiting]:
         """The nodes alike that passed alone and wait for others."""
         with self._lock:
-            return [w for w in self._waiting.values() if w.alike == like]
+            return list(self._waiting[like].values()) if like in self._waiting else []
 
     def of_kind(self, kind: str) -> list[Node]:
         """Every node of a kind, without its taints as they were told and most of its words."""
@@ -66,6 +67,17 @@ class Fleet:
         """Every kind of which there is a node."""
         with self._lock:
             return list(self._kinds)
+
+    def _wait(self, uid: str, waits: Waiting | None) -> None:
+        like = self._alike.pop(uid, None)
+        row = self._waiting[like] if like is not None else {}
+        before = row.pop(uid, None)
+        if like is not None and not row:
+            del self._waiting[like]
+        if waits is not None:
+            self._waiting[waits.alike][uid] = waits
+            self._alike[uid] = waits.alike
+        self.waits += before != waits
 
     def _kind(self, node: Node) -> str:
         return node.labels.get(self._settings.kind_label, "")

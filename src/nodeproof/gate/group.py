@@ -26,6 +26,9 @@ LABEL = "nodeproof-group"  # app.kubernetes.io/name of Jobs and pods of groups
 MEMBERS = "members"  # annotation of a group's Job
 _PROOF = re.compile("[a-z0-9.-]{1,63}")  # names of our Jobs; whatever is longer might fill one
 _BOOT = 64  # characters of a boot id; Linux has 36
+_TURN_S = 120.0  # for each to begin a group that is due, before it is the next one's turn
+_HALVED = 8  # times at the most: 64 nodes are a pair before that
+_HOST = "kubernetes.io/hostname"  # the label by which the pods of a group are kept apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class Waiting:
     place: Place
     alike: tuple[str, str]  # kind, and what `group_label` says: a group is of one of these
     since: float  # seconds since 1970
+    host: str = ""  # its label; two nodes that share one are never in one group
+    times: int = 0  # groups that it was in with this proof already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,8 @@ class Together:
 
     `groups` are those that name it, whatever its boot and proof were then; `judged` what they came
     to for it, by name of their Job. `waiting` are the nodes like it that wait and are in no group
-    that goes on. `room` is how many more groups may start.
+    that goes on, or those of them alone that it would be measured with. `room` is how many more
+    groups may start.
     """
 
     groups: Sequence[Group] = ()
@@ -93,6 +99,7 @@ def waiting(node: Node, settings: Settings) -> Waiting | None:
         place=Place(node=node.name, uid=node.uid, boot_id=boot, proof=proof),
         alike=like,
         since=max(since, node.created),
+        host=node.labels.get(_HOST, ""),
     )
 
 
@@ -109,27 +116,56 @@ def begins(
 ) -> tuple[Place, ...]:
     """The group that a node begins now, itself first; `()` while it waits, or another begins it.
 
-    Everybody who looks at the same row divides it alike, and only the first of a group acts.
+    Everybody who looks at the same row divides it alike, and of each group one acts: the first; then,
+    if that one has let its turn go by, the next. Whoever only says that it waits, or is never got to,
+    keeps nobody waiting for ever.
     """
-    row = sorted(row, key=lambda w: (w.since, w.place.uid))
-    start = 0
-    for size in _sizes(len(row), settings):
-        group = row[start : start + size]
-        start += size
-        waited = now - group[0].since >= settings.group_wait_s
-        if group[0].place.uid == uid and (size == settings.group_most or waited):
-            return tuple(w.place for w in group)
-    return ()
+    group = next((g for g in divided(row, settings) if any(w.place.uid == uid for w in g)), ())
+    if not group:
+        return ()
+    over = now - min(w.since for w in group) - settings.group_wait_s
+    if over < 0 and len(group) < settings.group_most:
+        return ()
+    turn = int(over // _TURN_S) % len(group) if over > 0 else 0
+    group = group[turn:] + group[:turn]
+    return tuple(w.place for w in group) if group[0].place.uid == uid else ()
 
 
-def _sizes(nodes: int, settings: Settings) -> list[int]:
+def divided(row: Sequence[Waiting], settings: Settings) -> list[tuple[Waiting, ...]]:
+    """The groups of a row, whoever begins them and whenever; who is left over is in none.
+
+    Those that were in groups before come first, by themselves, and in smaller groups each time: one
+    that brings down whatever it is part of would else take the same others along until none of them
+    has an attempt left.
+    """
+    row = sorted(row, key=lambda w: (-w.times, w.since, w.place.uid))
+    # Pods of two that share this label would be kept apart by it, and one never be scheduled.
+    first = {w.host: w.place.uid for w in reversed(row)}
+    row = [w for w in row if not w.host or first[w.host] == w.place.uid]
+    groups: list[tuple[Waiting, ...]] = []
+    start, least = 0, settings.group_least
+    while len(row) - start >= least:
+        times = row[start].times
+        # Never so small that one of them is left over.
+        fewest = min(2 * least - 1, settings.group_most)
+        most = max(fewest, settings.group_most >> min(times, _HALVED))
+        same = next((n for n in range(start, len(row)) if row[n].times != times), len(row)) - start
+        # Too few of them: with whoever comes next, rather than for ever alone.
+        sizes = _sizes(same, least, most) or [min(most, len(row) - start)]
+        for size in sizes:
+            groups.append(tuple(row[start : start + size]))
+            start += size
+    return groups
+
+
+def _sizes(nodes: int, least: int, most: int) -> list[int]:
     """How a row is divided: as evenly as it goes, so that nobody is left over alone."""
-    if nodes < settings.group_least:
+    if nodes < least:
         return []
-    groups = -(-nodes // settings.group_most)
+    groups = -(-nodes // most)
     base, larger = divmod(nodes, groups)
-    if base < settings.group_least:
-        return [settings.group_most] * (nodes // settings.group_most)
+    if base < least:
+        return [most] * (nodes // most)
     return [base + 1] * larger + [base] * (groups - larger)
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nodeproof.gate import group_proof
-from nodeproof.gate.actions import Read
+from nodeproof.gate.actions import Place, Read
 from nodeproof.gate.attempt import CONTAINER, Job, job_of
 from nodeproof.gate.cache import Cache, owner_of, uid_of
 from nodeproof.gate.ending import wall_s
 from nodeproof.gate.fleet import Fleet
-from nodeproof.gate.group import LABEL, Group, Together, Waiting, alike, group_of, members_of
+from nodeproof.gate.group import (
+    LABEL,
+    Group,
+    Together,
+    Waiting,
+    alike,
+    divided,
+    group_of,
+    members_of,
+)
 from nodeproof.gate.kube import Kube, Refused
 from nodeproof.gate.node import Node
 from nodeproof.gate.proof import Judged
@@ -56,7 +66,12 @@ class Groups:
         )
         self._lock = threading.Lock()
         self._of_node: defaultdict[str, set[str]] = defaultdict(set)  # uids of Jobs by uid of node
-        self._members: dict[str, tuple[str, ...]] = {}  # uids of nodes by uid of Job
+        self._members: dict[str, tuple[Place, ...]] = {}  # by uid of Job
+        self._times: Counter[Place] = Counter()  # Jobs that each is in
+        self._moves = 0  # how often any Job moved
+        # The rows of those that wait, divided, and when that was: no look divides them anew.
+        self._rows: dict[tuple[str, str], dict[str, tuple[Waiting, ...]]] = {}
+        self._rows_at: tuple[object, ...] = ()
         self._going: dict[str, Job] = {}  # that have not ended, by uid
         self._judged: dict[tuple[str, str], Judged] = {}  # by uids of Job and node
 
@@ -86,15 +101,34 @@ class Groups:
         return Together(
             groups=groups,
             judged=judged,
-            waiting=self._free(fleet.waiting(alike(node, self._settings)), going),
+            waiting=self._beside(node, fleet, going),
             room=self._settings.groups_at_once - len(going),
         )
 
+    def _beside(self, node: Node, fleet: Fleet, going: Sequence[str]) -> Sequence[Waiting]:
+        """The group that a node is in while nobody has begun it; `()` for none.
+
+        A row is divided once, and again when anything in it has moved.
+        """
+        like = alike(node, self._settings)
+        at = (id(fleet), fleet.waits, self._moves, *going)
+        if at != self._rows_at:
+            self._rows, self._rows_at = {}, at
+        if like not in self._rows:
+            row = self._free(fleet.waiting(like), going)
+            groups = divided(row, self._settings)
+            self._rows[like] = {w.place.uid: group for group in groups for w in group}
+        return self._rows[like].get(node.uid, ())
+
     def _free(self, rows: Sequence[Waiting], going: Sequence[str]) -> list[Waiting]:
         """Those of the rows that are in no group that goes on: theirs may not say so yet."""
-        jobs = [self.jobs.get(uid) for uid in going]
-        taken = {m for job in jobs if job for m in members_of(job, self._settings.names)}
-        return [w for w in rows if w.place not in taken]
+        with self._lock:
+            taken = {m for uid in going for m in self._members.get(uid, ())}
+            return [
+                dataclasses.replace(w, times=times) if (times := self._times[w.place]) else w
+                for w in rows
+                if w.place not in taken
+            ]
 
     def _group(self, uid: str, node: Node) -> Group | None:
         found = self.jobs.get(uid)
@@ -125,24 +159,30 @@ class Groups:
         uid = uid_of(found)
         names = self._settings.names
         there = self.jobs.get(uid) is not None
-        members = tuple(m.uid for m in members_of(found, names)) if there else ()
         job = self._job(found) if there else None
+        members = members_of(found, names) if job else ()
         with self._lock:
             before = self._members.pop(uid, ())
-            for node in before:
-                self._of_node[node].discard(uid)
-                if not self._of_node[node]:
-                    del self._of_node[node]
+            for m in before:
+                self._of_node[m.uid].discard(uid)
+                if not self._of_node[m.uid]:
+                    del self._of_node[m.uid]
                 if not there:
-                    self._judged.pop((uid, node), None)
-            for node in members:
-                self._of_node[node].add(uid)
+                    self._judged.pop((uid, m.uid), None)
+            self._times.subtract(before)
+            self._times.update(members)
+            for m in before:
+                if not self._times[m]:
+                    del self._times[m]
+            for m in members:
+                self._of_node[m.uid].add(uid)
+            self._moves += 1
             if members:
                 self._members[uid] = members
             self._going.pop(uid, None)
             if job and members and job.ended is None and not job.deleting:
                 self._going[uid] = job
-        for node in {*before, *members}:
+        for node in {m.uid for m in (*before, *members)}:
             self._wake(node)
 
     def _job(self, found: Mapping[str, Any]) -> Job | None:
@@ -153,5 +193,5 @@ class Groups:
         return job_of({**found, "metadata": {**metadata, "annotations": notes}}, (), names)
 
     def _pod_moved(self, found: Mapping[str, Any]) -> None:
-        for node in self._members.get(owner_of(found), ()):
-            self._wake(node)
+        for member in self._members.get(owner_of(found), ()):
+            self._wake(member.uid)
