@@ -5,6 +5,7 @@ import ctypes.util
 import dataclasses
 import shutil
 from fractions import Fraction
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,8 @@ HERE = str(Path(__file__).parent)
 
 def test_the_kernel_of_the_registers_finds_what_is_planted_and_nothing_else(tmp_path):
     pytest.importorskip("triton", reason="the register kernel needs Triton")
+    if tuple(map(int, version("triton").split(".")[:2])) < (3, 9):
+        pytest.skip("its interpreter rounds twice where a GPU rounds once: Triton 3.9 does not")
     program = PROGRAM.format(tests=HERE, module="float_chain", chains=CHAINS, faults=12)
     assert interpreted(program, tmp_path) == "sound\n"
 
@@ -302,7 +305,8 @@ def test_what_is_compiled_for_a_gpu_rounds_as_written(tmp_path, fused, width, ca
     assert "%smid" in text
     assert f"mul.rn.f{width}" in text
     assert (f"fma.rn.f{width}" in text) == fused
-    assert (f"sub.rn.f{width}" in text) != fused
+    if not fused:  # where it is, some Tritons subtract from zero to negate, which is exact
+        assert f"sub.rn.f{width}" in text
     assert "ftz" not in text
 
 
