@@ -14,6 +14,7 @@ READINESS = "system:serviceaccount:nrr-system:nrr-controller-manager"
 
 TAINT = {"key": NAMES.pending, "value": "true", "effect": "NoSchedule"}
 SHUT = {"key": NAMES.quarantined, "value": "true", "effect": "NoSchedule"}
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
 FOREIGN = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 ACCEPTED = {
     "type": NAMES.accepted,
@@ -117,10 +118,10 @@ STATUS = [
     ("smuggles a label", GATE, PROVED, lambda n: n["metadata"]["labels"].update(z="1"), "must not carry metadata"),
     ("smuggles an annotation", GATE, PROVED, stamps(), "must not carry metadata"),
     ("smuggles a finalizer", GATE, PROVED, lambda n: n["metadata"].update(finalizers=[]), "must not carry metadata"),
-    ("smuggles an owner", GATE, PROVED, lambda n: n["metadata"].update(ownerReferences=[{"kind": "X"}]), "must not carry metadata"),
+    ("smuggles an owner", GATE, PROVED, lambda n: n["metadata"].update(ownerReferences=[OWNER]), "must not carry metadata"),
     ("edits capacity", GATE, PROVED, lambda n: n["status"]["capacity"].update({"nvidia.com/gpu": "9"}), "nothing of the status"),
     ("edits the boot id", GATE, PROVED, lambda n: n["status"]["nodeInfo"].update(bootID="B2"), "nothing of the status"),
-    ("a kubelet beats", KUBELET, PROVED, lambda n: n["status"]["conditions"][0].update(lastHeartbeatTime="t2"), ""),
+    ("a kubelet beats", KUBELET, PROVED, lambda n: n["status"]["conditions"][0].update(lastHeartbeatTime="2026-01-01T00:00:00Z"), ""),
     ("a kubelet after a reboot", KUBELET, PROVED, lambda n: n["status"]["nodeInfo"].update(bootID="B2"), ""),
     ("a kubelet forges an accept", KUBELET, node(), says(), "only the gate writes"),
     ("a kubelet changes a word of it", KUBELET, PROVED, says(message="boot B2; 57 checks passed"), "only the gate writes"),

@@ -47,10 +47,17 @@ def _security(spec: Object, **more: object) -> None:
     _first(spec)["securityContext"].update(more)
 
 
+def _with_a_disk(spec: Object) -> None:
+    spec["volumes"].append({"name": "d", "persistentVolumeClaim": {"claimName": "d"}})
+    _first(spec).update(volumeDevices=[{"name": "d", "devicePath": "/dev/x"}])
+
+
+# As a server takes them: what contradicts itself is refused before anybody asks the policies.
+_PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True}
 _SECRET = {"name": "s", "secret": {"secretName": "s"}}
 _TOKEN = {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
 _ETC = {"name": "e", "hostPath": {"path": "/etc"}}
-_SYS = {"name": "host-sys", "mountPath": "/host/sys"}
+_SYS = {"name": "host-sys", "mountPath": "/host/sys-to-write"}
 
 SHAPES = [
     ("host network", _but(_TEST, lambda s: s.update(hostNetwork=True)), "no namespace"),
@@ -58,17 +65,17 @@ SHAPES = [
     ("host messages", _but(_TEST, lambda s: s.update(hostIPC=True)), "no namespace"),
     ("a node of its choice", _but(_TEST, lambda s: s.update(nodeName="control-plane-1")), "scheduler"),
     ("a container added later", _but(_TEST, lambda s: s.update(ephemeralContainers=[{"name": "x"}])), "while it runs"),
-    ("privileged", _but(_TEST, lambda s: _security(s, privileged=True)), "no privilege"),
+    ("privileged", _but(_TEST, lambda s: _security(s, **_PRIVILEGED)), "no privilege"),
     ("no word of privilege", _but(_TEST, lambda s: _first(s).pop("securityContext")), "no privilege"),
     ("escalation", _but(_TEST, lambda s: _security(s, allowPrivilegeEscalation=True)), "no privilege"),
     ("another capability", _but(_TEST, lambda s: _security(s, capabilities={"drop": ["ALL"], "add": ["SYS_ADMIN"]})), "no privilege"),
     ("capabilities kept", _but(_TEST, lambda s: _security(s, capabilities={"add": ["SYSLOG"]})), "no privilege"),
-    ("an unmasked /proc", _but(_TEST, lambda s: _security(s, procMount="Unmasked")), "no privilege"),
-    ("in an init container", _but(_ALONE, lambda s: s["initContainers"][0]["securityContext"].update(privileged=True)), "no privilege"),
+    ("an unmasked /proc", _but(_TEST, lambda s: (s.update(hostUsers=False), _security(s, procMount="Unmasked"))), "no privilege"),
+    ("in an init container", _but(_ALONE, lambda s: s["initContainers"][0]["securityContext"].update(_PRIVILEGED)), "no privilege"),
     ("an image by a tag", _but(_TEST, lambda s: _first(s).update(image="nodeproof:1")), "digest"),
     ("another path of the host", _but(_TEST, lambda s: s["volumes"].append(_ETC)), "nothing else of it"),
     ("a path of the host to write", _but(_TEST, lambda s: _first(s)["volumeMounts"].append(_SYS)), "never written"),
-    ("a disk", _but(_TEST, lambda s: _first(s).update(volumeDevices=[{"name": "d", "devicePath": "/dev/x"}])), "never written"),
+    ("a disk", _but(_TEST, _with_a_disk), "never written"),
     ("a token", _but(_TEST, lambda s: s.update(automountServiceAccountToken=True)), "no token"),
     ("a token of its own", _but(_TEST, lambda s: s["volumes"].append(_TOKEN)), "no token"),
     ("a secret", _but(_TEST, lambda s: s["volumes"].append(_SECRET)), "no token"),

@@ -1,19 +1,16 @@
 """A real kube-apiserver with its etcd, offered as the fake one is, so that tests run on both.
 
-`KUBEBUILDER_ASSETS` names a directory with both programs. There is no kubelet and no controller
-manager: the tests play them. What a kubelet serves, the logs of its pods, is served here, by HTTPS,
-as the API server asks for it. The gate comes as its own identity, with the rights of k8s/ and no
-others.
+`KUBEBUILDER_ASSETS` names a directory with both programs, of Kubernetes 1.20 or newer. There is no
+kubelet and no controller manager: the tests play them. What a kubelet serves, the logs of its pods,
+is served here, by HTTPS, as the API server asks for it. The gate comes as its own identity, with the
+rights of k8s/ and no others; anybody else as the administrator says, by impersonation.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import copy
 import functools
 import http.client
-import json
 import os
 import secrets
 import shutil
@@ -23,32 +20,27 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import yaml
 from gate_cluster import NAMES
 from kubernetes import client
 
-from tests.apiserver.store import Status, place
+from tests.apiserver.store import Status
+from tests.real_store import RealStore
 
 GATE = f"system:serviceaccount:{NAMES.namespace}:nodeproof-controller"
 ROLES = Path(__file__).parents[1] / "k8s/controller/roles.yaml"
 MAY_EVICT = Path(__file__).parents[1] / "k8s/overlays/evict/roles.yaml"
-_RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
-_GONE_AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-_LISTS = {
-    "nodes": "/api/v1/nodes",
-    "pods": "/api/v1/pods",
-    "events": "/api/v1/events",
-    "configmaps": f"/api/v1/namespaces/{NAMES.namespace}/configmaps",
-    "jobs": "/apis/batch/v1/jobs",
-    "leases": f"/apis/coordination.k8s.io/v1/namespaces/{NAMES.namespace}/leases",
-}
+_AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata, verbs: [create, update, patch]}]
+"""
 
 
 def assets() -> Path | None:
@@ -58,121 +50,12 @@ def assets() -> Path | None:
     return folder if folder and (folder / "kube-apiserver").exists() else None
 
 
-class RealStore:
-    """The objects of a real cluster, changed as an administrator, a kubelet or a collector does."""
-
-    def __init__(self, port: int, token: str, trust: ssl.SSLContext, kubelet: int) -> None:
-        self._port, self._token, self._trust, self._kubelet = port, token, trust, kubelet
-        self.logs: dict[str, str | None] = {}
-        self.clock: Callable[[], float] = time.time
-
-    # --- as the fake one ----------------------------------------------------------------------
-
-    @property
-    def version(self) -> int:
-        """It moves with every write."""
-        found = self.ask("GET", "/api/v1/nodes?limit=1")
-        return int(found["metadata"]["resourceVersion"])
-
-    def get(self, path: str) -> dict[str, Any]:
-        return self.ask("GET", path)
-
-    def objects(self, plural: str) -> list[dict[str, Any]]:
-        kept = self.ask("GET", _LISTS[plural])["items"]
-        return [o for o in kept if o["metadata"]["name"] != "kube-root-ca.crt"]
-
-    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        made = copy.deepcopy(dict(body))
-        where = place(path)
-        if where.plural == "nodes":
-            made["status"]["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
-            made["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": self._kubelet}}
-        created = self.ask("POST", path, made)
-        if where.plural == "pods" and "status" in made:
-            name = created["metadata"]["name"]
-            return self.change(f"{path}/{name}", lambda o: o["status"].update(made["status"]))
-        return created
-
-    def change(self, path: str, how: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Change an object past every precondition: its main part, its status, or both."""
-        for _ in range(20):
-            before = self.get(path)
-            wanted = copy.deepcopy(before)
-            how(wanted)
-            status, after = wanted.get("status"), before
-            try:
-                if {**wanted, "status": None} != {**before, "status": None}:
-                    after = self.ask("PUT", path, wanted)
-                if status != before.get("status"):
-                    after = self.ask("PUT", f"{path}/status", {**after, "status": status})
-            except Status as refusal:
-                if refusal.code != 409:
-                    raise
-                continue
-            return after
-        raise Status(409, f"{path} never stood still")
-
-    def delete(self, path: str) -> None:
-        """Delete an object, and what belongs to it, as the garbage collector does."""
-        gone = self.ask("DELETE", path, _GONE_AT_ONCE)
-        uid = (gone.get("details") or {}).get("uid") or gone["metadata"]["uid"]
-        self._collect({uid})
-
-    def _collect(self, gone: set[str]) -> None:
-        for plural in ("jobs", "pods"):
-            for found in self.objects(plural):
-                metadata = found["metadata"]
-                if any(o["uid"] in gone for o in metadata.get("ownerReferences") or []):
-                    base = "/apis/batch/v1" if plural == "jobs" else "/api/v1"
-                    space = f"{base}/namespaces/{metadata['namespace']}"
-                    self.delete(f"{space}/{plural}/{metadata['name']}")
-
-    def collect(self) -> None:
-        """Delete what belongs to a Job or a node that is gone."""
-        there = {o["metadata"]["uid"] for kind in ("nodes", "jobs") for o in self.objects(kind)}
-        owned = {
-            o["uid"]
-            for kind in ("jobs", "pods")
-            for found in self.objects(kind)
-            for o in found["metadata"].get("ownerReferences") or []
-        }
-        self._collect(owned - there)
-
-    def stamp(self) -> str:
-        return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def clear(self) -> None:
-        """Leave nothing of one test to the next."""
-        for plural, path in _LISTS.items():
-            for found in self.objects(plural):
-                metadata = found["metadata"]
-                space = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
-                base = path.partition("/namespaces/")[0].removesuffix(f"/{plural}")
-                self.ask("DELETE", f"{base}{space}/{plural}/{metadata['name']}", _GONE_AT_ONCE)
-        self.logs.clear()
-
-    # --- by HTTP ------------------------------------------------------------------------------
-
-    def ask(self, verb: str, path: str, body: Any = None) -> dict[str, Any]:
-        """One request as the administrator. Raises `Status` for what is no success."""
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, context=self._trust, timeout=60
-        )
-        with contextlib.closing(connection):
-            connection.request(verb, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            found = json.loads(answer.read())
-        if answer.status >= 300:
-            raise Status(answer.status, str(found.get("message")))
-        return dict(found)
-
-
 class RealServer:
     """One API server for all tests of a session."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder, self._programs = folder, programs
+        self.audited = folder / "audit.jsonl"  # what was written, by whom, and what is noted of it
         self._tokens = {"admin": secrets.token_hex(16), GATE: secrets.token_hex(16)}
         self._started: list[subprocess.Popen[bytes]] = []
         self._kubelet: ThreadingHTTPServer | None = None
@@ -183,6 +66,8 @@ class RealServer:
         tokens.write_text(
             f"{self._tokens['admin']},admin,admin,system:masters\n{self._tokens[GATE]},{GATE},gate\n"
         )
+        audit = self._folder / "audit.yaml"
+        audit.write_text(_AUDIT)
         at, peers = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peer}"
         self._run(
             "etcd",
@@ -198,7 +83,9 @@ class RealServer:
             "kube-apiserver",
             *(f"--etcd-servers={at}", f"--secure-port={self._port}", f"--cert-dir={certificates}"),
             *("--bind-address=127.0.0.1", "--service-cluster-ip-range=10.0.0.0/24"),
-            *(f"--token-auth-file={tokens}", "--authorization-mode=RBAC", "--anonymous-auth=false"),
+            *(f"--token-auth-file={tokens}", "--anonymous-auth=false"),
+            *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
+            *(f"--audit-policy-file={audit}", f"--audit-log-path={self.audited}"),
             *(
                 "--service-account-issuer=https://test.example.com",
                 f"--service-account-key-file={key}",
@@ -246,11 +133,7 @@ class RealServer:
 
     def grant(self, roles: Path) -> None:
         """Apply roles that are shipped."""
-        for found in yaml.safe_load_all(roles.read_text()):
-            kind = found["kind"].lower() + "s"
-            space = found["metadata"].get("namespace")
-            at = f"{_RIGHTS}/namespaces/{space}" if space else _RIGHTS
-            self.store.ask("POST", f"{at}/{kind}", found)
+        self.store.apply(yaml.safe_load_all(roles.read_text()))
 
     def _answers(self) -> bool:
         try:

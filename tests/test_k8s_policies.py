@@ -215,6 +215,16 @@ def test_no_pod_there_takes_more_of_a_node_than_a_test(new, wanted):
 ELSEWHERE = {"kubernetes.io/metadata.name": "default"}
 
 
+@pytest.mark.parametrize(("old", "wanted"), [c[1:] for c in SHAPES], ids=[c[0] for c in SHAPES])
+def test_a_pod_there_from_before_may_lose_its_finalizer_and_gain_nothing(old, wanted):
+    old = {**old, "metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+    freed = {**old, "metadata": {}}
+    assert RULES.refused("u", old, freed, resource="pods", labels=HOME) == []
+    more = but(lambda p: p["spec"].update(activeDeadlineSeconds=1), freed)
+    if wanted != "scheduler":  # that is asked of a new pod alone: every other comes to have a node
+        assert same(RULES.refused("u", old, more, resource="pods", labels=HOME), wanted)
+
+
 # --- the standalone form and node-readiness-controller -----------------------------------------
 
 
