@@ -84,7 +84,7 @@ class Group:
 
     # --- what goes on -----------------------------------------------------------------------
 
-    def until(self, what: Callable[[], Any], *, seconds: float = 90.0) -> Any:
+    def until(self, what: Callable[[], Any], *, seconds: float = 300.0) -> Any:
         """Wait until something is so, and return it; fails where the head ends before."""
         ends = time.monotonic() + seconds
         while not (found := what()):

@@ -102,13 +102,13 @@ class PolicyCluster:
         writer = ALONE if folder == "jobs/standalone" else GATE
         refuses = folder != "overlays/observe"
         for name in sorted(names):
-            self.until(lambda name=name: self._active(name, writer, refuses))
+            self.until(lambda name=name: self._active(name, writer, refuses), f"{name} in force")
 
-    def until(self, what: Callable[[], bool]) -> None:
+    def until(self, what: Callable[[], bool], about: str) -> None:
         """Wait for what the server comes to by itself."""
         ends = time.monotonic() + _ACTIVE_S
         while not what():
-            assert time.monotonic() < ends, f"still not so after {_ACTIVE_S} s: {what}"
+            assert time.monotonic() < ends, f"still not so after {_ACTIVE_S} s: {about}"
             time.sleep(0.05)
 
     def _active(self, policy: str, writer: str, refuses: bool) -> bool:
@@ -196,9 +196,11 @@ def _named(state: Object) -> Object:
 
 def whole(wanted: Object) -> Object:
     """A pod with everything that a server insists on, and that the cases leave out."""
-    made = copy.deepcopy(wanted)
+    # As whoever applies the standalone form does.
+    made: Object = json.loads(json.dumps(wanted).replace("NODE_NAME", "n1"))
     made.setdefault("metadata", {}).setdefault("name", "p")
     spec = made["spec"]
+    spec.setdefault("serviceAccountName", "default")
     for container in [*spec["containers"], *spec.get("initContainers", [])]:
         container.setdefault("image", "x")
     for claim in spec.get("resourceClaims", []):

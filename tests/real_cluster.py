@@ -83,6 +83,7 @@ class RealServer:
             "kube-apiserver",
             *(f"--etcd-servers={at}", f"--secure-port={self._port}", f"--cert-dir={certificates}"),
             *("--bind-address=127.0.0.1", "--service-cluster-ip-range=10.0.0.0/24"),
+            "--allow-privileged=true",  # or it, and no policy, would refuse such pods
             *(f"--token-auth-file={tokens}", "--anonymous-auth=false"),
             *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
             *(f"--audit-policy-file={audit}", f"--audit-log-path={self.audited}"),

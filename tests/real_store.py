@@ -224,5 +224,6 @@ def home(wanted: Mapping[str, Any]) -> str:
     base = f"/apis/{group}/{version}" if group else f"/api/{version}"
     space = wanted["metadata"].get("namespace")
     kind = wanted["kind"].lower()
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    end = {"y": "ies", "s": "ses"}.get(kind[-1], kind[-1] + "s")
+    plural = kind[:-1] + end
     return f"{base}/namespaces/{space}/{plural}" if space else f"{base}/{plural}"

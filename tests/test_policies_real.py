@@ -250,7 +250,7 @@ def test_break_glass_is_for_whom_it_was_bound_to_and_passes_the_lock_alone(enfor
     assert refused.status == 403
     assert "cannot impersonate" in refused.message
     store.apply([_bound("smith", "nodeproof-break-glass")])
-    enforced.until(lambda: enforced.node(glass, state, lift).admitted)
+    enforced.until(lambda: enforced.node(glass, state, lift).admitted, "let through")
     forged = enforced.node(glass, state, says(), sub="status")
     assert "only the gate writes" in forged.message
 
@@ -312,8 +312,7 @@ def test_a_token_that_names_another_node_or_none_changes_nothing(alone, claim):
 def test_the_token_of_a_pod_names_its_node(alone):
     """As a kubelet asks for it: bound to the pod, which is bound to the node."""
     store, at = alone.store, f"/api/v1/namespaces/{HOME}"
-    made = copy.deepcopy(SHIPPED["job"])
-    made["metadata"] = {"name": "alone"}
+    made = policy_cluster.whole({**SHIPPED["job"], "metadata": {"name": "alone"}})
     made["spec"]["nodeName"] = name_of(PROVED)
     uid = store.create(f"{at}/pods", made)["metadata"]["uid"]
     of_pod = {"kind": "Pod", "apiVersion": "v1", "name": "alone", "uid": uid}
@@ -328,13 +327,13 @@ def test_the_token_of_a_pod_names_its_node(alone):
     assert wanted in alone.node(bound, node(), says(), "status").message
     assert wanted in alone.node(loose, PROVED, RELEASE).message
     store.delete(f"{at}/pods/alone")
-    alone.until(lambda: alone.node(bound, PROVED, RELEASE).status == 401)
+    alone.until(lambda: alone.node(bound, PROVED, RELEASE).status == 401, "unknown")
 
 
 def test_the_readiness_taint_follows_our_condition_for_this_boot(enforced):
     enforced.store.apply(READY_RULES)
     lift = drops(READY_TAINT["key"])
-    enforced.until(lambda: not enforced.by("admin", READY, lift).admitted)
+    enforced.until(lambda: not enforced.by("admin", READY, lift).admitted, "refused")
     assert "only node-readiness-controller" in enforced.by("admin", READY, lift).message
     assert enforced.by(READINESS, READY, lift).admitted
     assert "not accepted for the boot" in enforced.by(READINESS, STALE, lift).message
