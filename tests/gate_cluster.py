@@ -204,7 +204,7 @@ class Kubelet:
         """Let the Job's controller see the end."""
 
         def over(found: dict[str, Any]) -> None:
-            at = self.store.stamp()
+            at = max(self.store.stamp(), found["metadata"]["creationTimestamp"])
             # Newer servers take an end only with the condition that comes before it, and times.
             kinds = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
             found["status"] = {

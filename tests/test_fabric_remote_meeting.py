@@ -181,7 +181,10 @@ def test_a_rank_that_never_comes_is_named_on_every_host(hosts):
     assert [r["wrong"] for r in hosts.results()] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("harm", ["killed", "cut off"])
+HARMS = ["killed", pytest.param("cut off", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_of_a_rank_lost_in_mid_exchange_the_others_hear_in_time_and_can_meet_again(hosts, harm):
     """They name it where it stayed behind; in the same step it can't be told from the living."""
     hosts.begin_long()
@@ -198,7 +201,7 @@ def test_of_a_rank_lost_in_mid_exchange_the_others_hear_in_time_and_can_meet_aga
     assert [r["wrong"] for r in hosts.results()] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("harm", ["killed", "cut off"])
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_store_that_goes_away_in_mid_exchange_is_what_the_ranks_name(hosts, harm):
     """And where it is: nothing can be known of the other ranks any more."""
     hosts.begin_long()

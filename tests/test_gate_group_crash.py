@@ -143,7 +143,7 @@ def test_a_lift_that_nothing_proves_would_be_seen():
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("name", "every"), [("both pass", 3), ("one is bad", 1)])
+@pytest.mark.parametrize(("name", "every"), [("both pass", 6), ("one is bad", 4)])
 def test_killed_at_the_writes_of_a_group_it_comes_to_the_same_end(name, every, moment):
     """Those from the first word of waiting on; what comes before is as for a node alone."""
     end, writes = undisturbed(name)

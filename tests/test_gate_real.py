@@ -155,7 +155,8 @@ def test_the_same_job_and_the_same_event_are_made_once(place):
     tell = Tell(reason="Rejected", message="gpu0: wrong bits", warning=True)
     assert place.do(tell) is not None
     assert place.do(tell) is None
-    assert len(place.store.objects("events")) == 1
+    told = [e for e in place.store.objects("events") if e["reason"] == "Rejected"]
+    assert len(told) == 1  # a server may have events of its own
     place.do(Remove(job=job["metadata"]["name"]))
     assert place.store.objects("jobs") == []
 
