@@ -44,7 +44,7 @@ FILES = {
 REHEARSE = ["--device=cpu", "--output=out"]
 TABLE = [
     (["--spec=absent.toml"], ["absent.toml", "No such file"]),
-    (["--spec=absent"], ["no spec 'absent'", "cpu-rehearsal"]),
+    (["--spec=absent"], ["no spec 'absent'", "nodeproof list --specs"]),
     (["--spec=cpu-rehersal"], ["cpu-rehearsal"]),
     (["--spec=."], ["Is a directory"]),
     (["--spec=./binary"], ["binary", "not UTF-8"]),
