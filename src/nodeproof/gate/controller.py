@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeproof.gate import proof, slices, tenants, writes
+from nodeproof.gate import logs, proof, slices, tenants, writes
 from nodeproof.gate.actions import Action, Measure, Phase, Plan, Read, Record, Say, Tell, Test
-from nodeproof.gate.attempt import CONTAINER, Job, job_of
+from nodeproof.gate.attempt import Job, job_of
 from nodeproof.gate.breaker import why_open
 from nodeproof.gate.cache import Cache, owner_of, uid_of
 from nodeproof.gate.due import Due
@@ -41,7 +41,6 @@ _OFTEN = 4  # refusals in a row of one node's writes: a policy, not somebody who
 _RESYNC_S = 300.0
 _BLIND_S = 300.0  # what is not seen for this long is not held
 _SILENT_S = 3 * _RESYNC_S
-_LOG_S = 120.0  # a log that can't be read for this long after its Job has ended is lost
 _LIST_S = 0.5  # between two looks at whether we are to stop before there is anything to look at
 _LOOKS = 4  # plans in a row for one node: a log is read, pods are looked for
 
@@ -349,10 +348,7 @@ class Controller:
 
     def _judge(self, job: Job, read: Read, node: Node) -> Judged:
         pod = next((p for p in job.pods if p.name == read.pod), None)
-        text = self._kube.log(self._settings.names.namespace, read.pod, CONTAINER)
-        over = job.ended if job.ended is not None else job.created
-        if text is None and self._clock() - over < _LOG_S:
-            raise Refused(0, f"the log of pod {read.pod} can't be read yet")
+        text = logs.of(self._kube, self._settings.names, job, read.pod, now=self._clock())
         return proof.judge(
             job,
             pod,

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nodeproof.gate import group_proof
+from nodeproof.gate import group_proof, logs
 from nodeproof.gate.actions import Place, Read
-from nodeproof.gate.attempt import CONTAINER, Job, job_of
+from nodeproof.gate.attempt import Job, job_of
 from nodeproof.gate.cache import Cache, owner_of, uid_of
 from nodeproof.gate.ending import wall_s
 from nodeproof.gate.fleet import Fleet
@@ -24,14 +24,12 @@ from nodeproof.gate.group import (
     group_of,
     members_of,
 )
-from nodeproof.gate.kube import Kube, Refused
+from nodeproof.gate.kube import Kube
 from nodeproof.gate.node import Node
 from nodeproof.gate.proof import Judged
 from nodeproof.gate.settings import Settings
 from nodeproof.manifest import Manifest
 from nodeproof.spec import Spec
-
-_LOG_S = 120.0  # a log that can't be read for this long after its Job has ended is lost
 
 
 class Groups:
@@ -138,10 +136,7 @@ class Groups:
         """Read what a group left on one node, and judge it. Raises `Refused` to be asked again."""
         group = next(g for g in known.groups if g.job.name == read.job)
         pod = next((p for p in group.job.pods if p.name == read.pod), None)
-        text = self._kube.log(self._settings.names.namespace, read.pod, CONTAINER)
-        over = group.job.ended if group.job.ended is not None else group.job.created
-        if text is None and now - over < _LOG_S:
-            raise Refused(0, f"the log of pod {read.pod} can't be read yet")
+        text = logs.of(self._kube, self._settings.names, group.job, read.pod, now=now)
         self._judged[group.job.uid, node.uid] = group_proof.judge(
             group,
             pod,
