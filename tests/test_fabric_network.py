@@ -183,9 +183,12 @@ def test_a_rank_that_gets_wrong_data_is_named(tmp_path):
 def test_hosts_of_a_process_that_was_killed_are_removed_by_the_next(tmp_path):
     """Of our own harness: nothing may pile up on a machine that tests run on."""
     code = """
-        import netns, sys
+        import netns, subprocess, sys
         with netns.network(2) as hosts:
-            left = hosts.run(1, ["sleep", "100"], {})
+            # Whoever has not entered the host yet is not found in it: wait for its own word.
+            script = ["sh", "-c", "echo here; exec sleep 100"]
+            left = hosts.run(1, script, {}, stdout=subprocess.PIPE)
+            left.stdout.readline()
             print(hosts.stem, left.pid, flush=True)
             sys.stdin.read()
     """
