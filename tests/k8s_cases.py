@@ -84,9 +84,8 @@ def sets(part, **values):
 
 
 def words(**said):
-    keys = {"requalify": NAMES.requalify, "requalified": NAMES.requalified}
     return lambda made: made["metadata"]["annotations"].update(
-        {keys[k]: v for k, v in said.items()}
+        {getattr(NAMES, k): v for k, v in said.items()}
     )
 
 
@@ -145,7 +144,9 @@ MAIN = [
     ("changes a label", GATE, node(), lambda n: n["metadata"]["labels"].update(a="c"), "labels, finalizers"),
     ("drops a finalizer", GATE, node(), lambda n: n["metadata"].update(finalizers=[]), "labels, finalizers"),
     ("drops an annotation", GATE, node(), lambda n: n["metadata"]["annotations"].clear(), "annotations of others"),
-    ("asks itself for a test", GATE, node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalify: "w"}), "annotations of others"),
+    ("asks for a test of a suspect", GATE, node(), words(requalify="w", suspected="w"), ""),
+    ("says with which proof it waits", GATE, node(), words(awaits="{}"), ""),
+    ("stamps what is not its own", GATE, node(), lambda n: n["metadata"]["annotations"].update({"nodeproof.dev/other": "w"}), "annotations of others"),
     ("answers a request", GATE, node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalified: "w"}), ""),
     ("lifts", GATE, PROVED, RELEASE, ""),
     ("lifts both", GATE, BOTH_TAINTS, RELEASE, ""),
@@ -180,6 +181,8 @@ MAIN = [
     ("somebody clears an answered word", "admin", ANSWERED, lambda n: n["metadata"]["annotations"].pop(NAMES.requalify), ""),
     ("somebody asks for a test", "admin", node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalify: "w"}), ""),
     ("a kubelet answers a request", KUBELET, node(), lambda n: n["metadata"]["annotations"].update({NAMES.requalified: "w"}), "only the gate stamps"),
+    ("a kubelet calls a suspicion tested", KUBELET, node(), words(suspected="w"), "only the gate stamps"),
+    ("a kubelet says with which proof it waits", KUBELET, node(), words(awaits="{}"), "only the gate stamps"),
     ("somebody stamps a boot", "admin", PROVED, stamps(), "only the gate stamps"),
     ("somebody takes a stamp", "admin", but(stamps()), lambda n: n["metadata"]["annotations"].pop(NAMES.accepted_boot), "only the gate stamps"),
     ("somebody takes every annotation", "admin", but(stamps()), lambda n: n["metadata"].pop("annotations"), "only the gate stamps"),
