@@ -130,6 +130,11 @@ class Life:
             NODE, lambda n: n["metadata"]["annotations"].update({NAMES.requalify: word})
         )
 
+    def suspect(self) -> None:
+        row = {"type": "NodeproofSuspect", "status": "True", "reason": "GpuFaultSeen"}
+        row |= {"message": "GPU x: xid 79", "lastTransitionTime": self.store.stamp()}
+        self.store.change(NODE, lambda n: n["status"]["conditions"].append(row))
+
     def reboot(self) -> None:
         self.store.change(NODE, lambda n: n["status"]["nodeInfo"].update(bootID=SECOND))
 
@@ -187,11 +192,20 @@ def rebooted(life: Life) -> None:
     life.settle()
 
 
+def suspected(life: Life) -> None:
+    life.serve()
+    life.suspect()
+    life.settle()
+    life.run("accept")
+    life.settle()
+
+
 SCENES: dict[str, Scene] = {
     "accepted": accepted,
     "rejected, then asked for": rejected_then_asked_for,
     "asked for, then rejected": asked_for_then_rejected,
     "rebooted": rebooted,
+    "suspected": suspected,
 }
 
 

@@ -135,6 +135,18 @@ class Others:
 
         self.change(drop)
 
+    def suspect(self, status: str) -> None:
+        """A monitor says, from now on, what it thinks of the node."""
+        row = {"type": "NodeproofSuspect", "status": status, "reason": "GpuFaultSeen"}
+        row |= {"message": "GPU x: xid 79", "lastTransitionTime": self.store.stamp()}
+
+        def say(n: dict[str, Any]) -> None:
+            rows = n["status"]["conditions"]
+            n["status"]["conditions"] = [c for c in rows if c["type"] != row["type"]] + [row]
+
+        self.now += 1  # of two suspicions one is the later
+        self.change(say)
+
     def ask(self, *, again: bool = False) -> None:
         word = "again" if again else f"word-{next(self._words)}"
         self.annotate({NAMES.requalify: word})

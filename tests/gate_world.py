@@ -46,10 +46,13 @@ class World(Others):
     def __init__(self) -> None:
         super().__init__()
         self.judged: dict[str, proof.Judged] = {}
-        self.proved: set[tuple[str, str, str]] = set()  # uid, boot and trigger of what truly passed
+        # Uid, boot, trigger and Job of what truly passed.
+        self.proved: set[tuple[str, str, str, str]] = set()
         self.evidence: list[tuple[str, str]] = []
         self.spent: set[str] = set()  # names of Jobs that have released the node
         self.freed: set[tuple[str, str]] = set()  # uid and boot of what was released
+        self.suspicions: set[float | None] = set()  # when those began that the gate has seen
+        self.outdone: set[str] = set()  # names of Jobs that a suspicion came after
         self.lifts = 0
         self._nonces = itertools.count(1)
         self.views = [self.view()]
@@ -69,6 +72,8 @@ class World(Others):
         made = None
         for _ in range(4):
             node = node_of(seen[0], NAMES)
+            if not stale and crash is None and node.boot_id:
+                self._suspected(node)
             made = plan(node, self._known(node, seen), SETTINGS, now=self.now)
             learned = False
             for action in made.actions:
@@ -177,7 +182,11 @@ class World(Others):
         said = condition(raw)
         of_now = said and said["message"].startswith(f"boot {node.boot_id};")
         reason = said["reason"] if said and of_now else ""
-        mine = {t for uid, boot, t in self.proved if (uid, boot) == (node.uid, node.boot_id)}
+        mine = {
+            t
+            for uid, boot, t, job in self.proved
+            if (uid, boot) == (node.uid, node.boot_id) and job not in self.outdone
+        }
         if not mine:
             raise Broken(f"{what} without any proof for this boot of this node")
         word = node.annotations.get(NAMES.requalify, "")
@@ -194,9 +203,22 @@ class World(Others):
             raise Broken(f"released again by {said['job']}")
         self.spent.add(said["job"])
 
+    def _suspected(self, node: Node) -> None:
+        """What ran before a suspicion that the gate has seen, or runs then, proves nothing after it."""
+        told = node.others.get("NodeproofSuspect")
+        if told is None or told.status != "True" or told.transition in self.suspicions:
+            return
+        self.suspicions.add(told.transition)
+        self.outdone |= {j["metadata"]["name"] for j in self.store.objects("jobs")}
+
     def strip(self) -> None:
         super().strip()
         self.spent.clear()
+        self.outdone.clear()
+
+    def withdraw(self) -> None:
+        super().withdraw()
+        self.outdone.clear()  # of a request by suspicion, too; a policy refuses it
 
     def _one_test_at_a_time(self) -> None:
         """Of this node: what was started for one that is gone goes with its owner."""
@@ -239,7 +261,8 @@ class World(Others):
             code = {"accept": 0, "reject": 10, "undecided": 11}[how]
             self.evidence.append((message, log))
             if how == "accept" and self.boot == told(job, "boot-id"):
-                self.proved.add((node["metadata"]["uid"], self.boot, told(job, "trigger")))
+                by = told(job, "trigger"), job["metadata"]["name"]
+                self.proved.add((node["metadata"]["uid"], self.boot, *by))
         image = "sha256:" + "2e" * 32 if how == "other image" else DIGEST
         self._end(job, code=code, message=message, log=log, image=image, more=more)
 

@@ -295,6 +295,24 @@ def test_a_reboot_takes_the_acceptance_and_needs_another(site):
     assert NAMES.pending not in keys(site.settle())
 
 
+def test_a_node_that_a_monitor_suspects_is_tested_again_once(site):
+    proved(site)
+    row = {"type": "NodeproofSuspect", "status": "True", "reason": "GpuFaultSeen"}
+    row |= {"message": "GPU 0000:0f:00.0: xid 79", "lastTransitionTime": site.store.stamp()}
+    site.store.change(f"{NODES}/a", lambda n: n["status"]["conditions"].append(row))
+    node = site.settle()
+    assert NAMES.pending in keys(node)
+    suspected = [e for e in site.store.objects("events") if e["reason"] == "Suspected"]
+    assert [row["message"] in e["message"] for e in suspected] == [True]
+    site.kubelet.start()
+    site.kubelet.finish(site.job())
+    node = site.settle()
+    assert keys(node) == {"nvidia.com/gpu"}
+    assert condition(node)["status"] == "True"
+    assert len(site.store.objects("jobs")) == 2
+    assert site.settle()["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]
+
+
 def test_a_node_that_reboots_while_it_is_tested_is_not_released_by_the_old_test(site):
     put_node(site.store, "a")
     site.settle()

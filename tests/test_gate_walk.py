@@ -96,6 +96,7 @@ OTHERS: list[Move] = [
     lambda w, r: w.ask(again=r.random() < 0.2),
     lambda w, _: w.ask(),
     lambda w, _: w.withdraw(),
+    lambda w, r: w.suspect(r.choice(["True", "True", "False", "Unknown"])),
     lambda w, _: w.strip(),
     lambda w, _: w.restart(),
     lambda w, r: w.tick(r.choice([30, 90, 300, 900, 100_000, -600])),

@@ -15,6 +15,7 @@ class Phase(StrEnum):
     OUTSIDE = "outside"  # not ours
     ACCEPTED = "accepted"
     GRANDFATHERED = "grandfathered"
+    SUSPECT = "suspect"  # serves, though a monitor speaks against it: too many are held for that
     WAITING = "waiting"  # for something that has to come first
     TESTING = "testing"
     UNDECIDED = "undecided"

@@ -319,6 +319,7 @@ class Controller:
             room=settings.tests_at_once - self.running,
             served_held=self._fleet.held_beside(node.uid),
             breaker=self._breaker(kind) if condemned else "",
+            crowded=self._fleet.crowded(kind),
             together=together,
         )
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from nodeproof.gate import suspicion
 from nodeproof.gate.group import Waiting, waiting
 from nodeproof.gate.node import Node, node_of
 from nodeproof.gate.occasion import being_tested
@@ -23,6 +24,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._kinds: defaultdict[str, dict[str, Node]] = defaultdict(dict)
         self._held: set[str] = set()  # uids of those that served before, and are to be tested
+        self._suspects: defaultdict[str, set[str]] = defaultdict(set)  # uids held for that, by kind
         # Those that are to be measured with others, by what they are alike in.
         self._waiting: defaultdict[tuple[str, str], dict[str, Waiting]] = defaultdict(dict)
         self._alike: dict[str, tuple[str, str]] = {}  # of each that waits
@@ -38,8 +40,10 @@ class Fleet:
             if before is not None:
                 alike = self._kinds[self._kind(before)]
                 alike.pop(uid, None)
+                self._suspects[self._kind(before)].discard(uid)
                 if not alike:
                     del self._kinds[self._kind(before)]
+                    self._suspects.pop(self._kind(before), None)
             self._held.discard(uid)
             self._wait(uid, waits)
             if node is not None:
@@ -47,11 +51,20 @@ class Fleet:
                 self._kinds[self._kind(node)][uid] = node
                 if self._awaits(node):
                     self._held.add(uid)
+                if whole is not None and suspicion.held(whole, self._settings.names):
+                    self._suspects[self._kind(node)].add(uid)
 
     def held_beside(self, uid: str) -> int:
         """How many other nodes that served before the installation are held for their test."""
         with self._lock:
             return len(self._held) - (uid in self._held)
+
+    def crowded(self, kind: str) -> str:
+        """Why no further node of a kind is held because somebody suspects it; `""`: it may be."""
+        with self._lock:
+            held = len(self._suspects[kind]) if kind in self._suspects else 0
+            alike = len(self._kinds[kind]) if kind in self._kinds else 0
+        return suspicion.crowded(held, alike, kind, self._settings)
 
     def waiting(self, like: tuple[str, str]) -> list[Waiting]:
         """The nodes alike that passed alone and wait for others."""
@@ -90,5 +103,11 @@ class Fleet:
         label = self._settings.kind_label
         kept = {label: node.labels[label]} if label in node.labels else {}
         return dataclasses.replace(
-            node, labels=kept, annotations={}, allocatable={}, capacity={}, raw_taints=()
+            node,
+            labels=kept,
+            annotations={},
+            allocatable={},
+            capacity={},
+            raw_taints=(),
+            others={},
         )

@@ -59,6 +59,11 @@ class Names:
         return f"{self.domain}/requalified"
 
     @property
+    def suspected(self) -> str:
+        """Annotation: what monitors suspected that a test answered; with a ? what none has yet."""
+        return f"{self.domain}/suspected"
+
+    @property
     def awaits(self) -> str:
         """Annotation: the proof with which a node waits for others to be measured with, as JSON."""
         return f"{self.domain}/awaits-group"

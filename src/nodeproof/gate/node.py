@@ -25,7 +25,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Our own condition as it stands on the node."""
+    """One condition as it stands on the node."""
 
     status: str
     reason: str
@@ -53,6 +53,7 @@ class Node:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     condition: Condition | None = None
+    others: Mapping[str, Condition] = field(default_factory=dict)  # of everybody else, by type
 
     def has(self, key: str) -> bool:
         """Whether a taint of this key, with our effect, is on the node."""
@@ -114,6 +115,7 @@ def node_of(data: Mapping[str, Any], names: Names) -> Node:
     status = _table(data, "status")
     taints = [t for t in _rows(spec, "taints") if isinstance(t.get("key"), str)]
     conditions = _rows(status, "conditions")
+    told = {str(c.get("type") or ""): _condition(c) for c in reversed(conditions)}
     return Node(
         name=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
@@ -139,7 +141,8 @@ def node_of(data: Mapping[str, Any], names: Names) -> Node:
         annotations=_words(metadata, "annotations"),
         allocatable=_words(status, "allocatable"),
         capacity=_words(status, "capacity"),
-        condition=_condition(conditions, names.accepted),
+        condition=told.pop(names.accepted, None),
+        others=told,
     )
 
 
@@ -153,17 +156,14 @@ def seconds(stamp: Any) -> float | None:
         return None
 
 
-def _condition(conditions: list[Mapping[str, Any]], kind: str) -> Condition | None:
-    for c in conditions:
-        if c.get("type") == kind:
-            return Condition(
-                status=str(c.get("status") or ""),
-                reason=str(c.get("reason") or ""),
-                message=str(c.get("message") or ""),
-                heartbeat=seconds(c.get("lastHeartbeatTime")),
-                transition=seconds(c.get("lastTransitionTime")),
-            )
-    return None
+def _condition(row: Mapping[str, Any]) -> Condition:
+    return Condition(
+        status=str(row.get("status") or ""),
+        reason=str(row.get("reason") or ""),
+        message=str(row.get("message") or ""),
+        heartbeat=seconds(row.get("lastHeartbeatTime")),
+        transition=seconds(row.get("lastTransitionTime")),
+    )
 
 
 def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from nodeproof.gate.node import Node
 from nodeproof.gate.patches import short
 from nodeproof.gate.proof import Ruling
 from nodeproof.gate.settings import Served, Settings
+from nodeproof.gate.suspicion import MARK
 
 NEW, BOOT, SERVED = "new", "boot", "served"
 _DEVICES, REQUALIFY = "devices-", "requalify-"
@@ -102,6 +103,8 @@ def being_tested(node: Node, settings: Settings) -> bool:
 
 def reason_of(trigger: str) -> tuple[str, str]:
     """Reason and sentence for the condition of a node that is held for this occasion."""
+    if trigger.startswith(REQUALIFY + MARK):
+        return "Suspected", f"a monitor suspects it: {trigger.removeprefix(REQUALIFY + MARK)}"
     return _REASONS[trigger.partition("-")[0]]
 
 

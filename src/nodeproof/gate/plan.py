@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nodeproof.gate import suspicion
 from nodeproof.gate.actions import (
     Action,
     Evict,
@@ -73,8 +74,8 @@ class Known:
     `judged` holds the attempts that were judged, by name of their Job. `devices` is the digest of
     the GPUs that some source says are in the node now, `""` without a source. `room` is how many
     more tests may start, `served_held` how many other nodes that served before the installation are
-    held. `breaker` is why it is open, `""` while it is not. `together` is about the nodes that it is
-    measured with, where it has to be.
+    held. `breaker` is why it is open, `""` while it is not; `crowded` why no further node like it is
+    held for a suspicion. `together` is about the nodes that it is measured with, where it has to be.
     """
 
     jobs: Sequence[Job] = ()
@@ -84,6 +85,7 @@ class Known:
     room: int = 1
     served_held: int = 0
     breaker: str = ""
+    crowded: str = ""
     together: Together = field(default_factory=Together)
 
 
@@ -96,9 +98,7 @@ def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
         return hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
     wanted = occasion(node, known.devices, settings)
     if wanted is None:
-        accepted = node.accepted(names) or lost_its_word(node, settings)
-        phase = Phase.ACCEPTED if accepted else Phase.GRANDFATHERED
-        return Plan(phase=phase, actions=heartbeat(node, phase, settings, now))
+        return _serving(node, known, settings, now)
     if wanted == SERVED and known.served_held >= settings.served_at_once:
         text = "it served before the gate was installed; others like it are being tested"
         return say(
@@ -110,6 +110,26 @@ def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
         reason, text = reason_of(wanted)
         return hold(node, settings, reason, text, now)
     return _pending(node, known, settings, wanted, now)
+
+
+def _serving(node: Node, known: Known, settings: Settings, now: float) -> Plan:
+    """What to do about a node that serves: nothing, unless somebody suspects it."""
+    accepted = node.accepted(settings.names) or lost_its_word(node, settings)
+    phase = Phase.ACCEPTED if accepted else Phase.GRANDFATHERED
+    doubt = suspicion.against(node, settings)
+    if doubt and not known.crowded:
+        return _suspected(node, settings, phase)
+    if doubt:
+        doubt = f"{known.crowded}; {doubt}"
+    said = heartbeat(node, phase, settings, now, doubt=doubt)
+    return Plan(phase=Phase.SUSPECT if doubt else phase, actions=said)
+
+
+def _suspected(node: Node, settings: Settings, phase: Phase) -> Plan:
+    """Ask for a test as a person would: all that follows is what follows from that."""
+    tell = Tell(reason="Suspected", message=suspicion.against(node, settings), warning=True)
+    ask = Stamp(stamps=suspicion.asks(node, settings))
+    return Plan(phase=phase, actions=(tell, ask), wake_s=1.0)
 
 
 def _selected(node: Node, settings: Settings) -> bool:
@@ -135,6 +155,8 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
         return _still(node, known, settings, held, stale, now, trigger)
     if current is None:
         return _first(node, known, settings, trigger, stale, now)
+    if not held and (came_up := suspicion.overtaken(node, settings)):
+        return Plan(phase=Phase.TESTING, actions=(Stamp(stamps=came_up),), wake_s=1.0)
     told = node.told_for_this_boot
     ending = ended(current, settings, now, told.message if told else "")
     if ending is None:
@@ -215,6 +237,10 @@ def _first(
     if not requested and since < settings.plugin_wait_s:
         text = f"the node offers no {settings.resource} yet: the device plugin has to register it"
         return waits("DevicePluginMissing", text, wake_s=settings.plugin_wait_s - since)
+    if suspicion.doubts(node, settings):
+        # It is stamped before the test starts, so that what comes up later is not taken for tested.
+        answers = Stamp(stamps=suspicion.tested_for(node, settings))
+        return Plan(phase=Phase.WAITING, actions=(answers,), wake_s=1.0)
     # Said as it is said while it runs: a condition is written twice only if something has moved.
     wanted = token(node, settings, trigger)
     test = Test(trigger=wanted, attempt=attempt, devices=expected, requested=requested)
@@ -235,62 +261,76 @@ def _ruled(
     now: float,
 ) -> Plan:
     """Act on what an attempt came to."""
-    names = settings.names
-    kind = node.labels.get(settings.kind_label, "")
     if ruling.decision is Decision.ACCEPT and known.devices not in {"", ruling.devices}:
         ruling = undecided(
             Ruling.FOREIGN, "the GPUs that were tested are not those in the node now"
         )
     if ruling.decision is Decision.ACCEPT:
-        if text := node.not_ready:
-            # Karpenter puts the taint back on a node that it has not registered.
-            return say(
-                node, settings, now, Phase.WAITING, "Unknown", "NotReady",
-                f"{text}; {ruling.text}", *stale,
-            )  # fmt: skip
-        group = ""
-        if settings.measured_together(node.labels):
-            measured = follow(node, job, ruling, known.together, settings, stale, now=now)
-            if isinstance(measured, Plan):
-                return measured
-            if measured.judged.decision is Decision.REJECT:
-                return _rejected(node, known, settings, trigger, measured.judged, stale, now)
-            if measured.judged.decision is not Decision.ACCEPT:
-                times = measured.attempts
-                return _too_often(
-                    node, known, settings, trigger, measured.judged, stale, now, times
-                )
-            together = f"{ruling.text}; {measured.judged.text}"
-            ruling, group = dataclasses.replace(ruling, text=together), measured.group.name
-        told = node.condition
-        message = message_of(node, ruling.text)
-        if told is None or (told.status, told.reason, told.message) != (
-            "True", EVERYTHING_PASSED, message,
-        ):  # fmt: skip
-            # First the condition, then the taint: whoever guards the taint reads the condition.
-            return Plan(
-                phase=Phase.TESTING,
-                actions=(Say(status="True", reason=EVERYTHING_PASSED, message=message),),
-                wake_s=1.0,
-            )
-        asked = trigger.removeprefix(REQUALIFY) if trigger.startswith(REQUALIFY) else None
-        verdict = _compact(job, ruling, group)
-        stamps = {names.accepted_devices: ruling.devices, names.verdict: verdict}
-        stamps |= {names.requalified: asked} if asked else {}
-        stamps |= {names.awaits: ""} if node.annotations.get(names.awaits) else {}
-        stamps |= {names.held_for: ""} if node.annotations.get(names.held_for) else {}
-        ruled = Ruled(kind=kind, node_uid=node.uid, accepted=True, reason="", at=now)
-        return Plan(
-            phase=Phase.ACCEPTED,
-            actions=(
-                Record(ruled=ruled),
-                Lift(stamps=stamps),
-                Tell(reason="Accepted", message=ruling.text),
-            ),
-        )
+        return _passed(node, known, settings, trigger, job, ruling, stale, now)
     if ruling.decision is Decision.REJECT:
         return _rejected(node, known, settings, trigger, ruling, stale, now)
     return _undecided(node, known, settings, trigger, job, ruling, stale, now)
+
+
+def _passed(
+    node: Node,
+    known: Known,
+    settings: Settings,
+    trigger: str,
+    job: Job,
+    ruling: Judged,
+    stale: Sequence[Action],
+    now: float,
+) -> Plan:
+    """Release a node that passed, if nothing has come up since and no group is to be passed, too."""
+    names = settings.names
+    if suspicion.doubts(node, settings):
+        return _suspected(node, settings, Phase.WAITING)
+    if text := node.not_ready:
+        # Karpenter puts the taint back on a node that it has not registered.
+        return say(
+            node, settings, now, Phase.WAITING, "Unknown", "NotReady",
+            f"{text}; {ruling.text}", *stale,
+        )  # fmt: skip
+    group = ""
+    if settings.measured_together(node.labels):
+        measured = follow(node, job, ruling, known.together, settings, stale, now=now)
+        if isinstance(measured, Plan):
+            return measured
+        if measured.judged.decision is Decision.REJECT:
+            return _rejected(node, known, settings, trigger, measured.judged, stale, now)
+        if measured.judged.decision is not Decision.ACCEPT:
+            times = measured.attempts
+            return _too_often(node, known, settings, trigger, measured.judged, stale, now, times)
+        together = f"{ruling.text}; {measured.judged.text}"
+        ruling, group = dataclasses.replace(ruling, text=together), measured.group.name
+    told = node.condition
+    message = message_of(node, ruling.text)
+    if told is None or (told.status, told.reason, told.message) != (
+        "True", EVERYTHING_PASSED, message,
+    ):  # fmt: skip
+        # First the condition, then the taint: whoever guards the taint reads the condition.
+        return Plan(
+            phase=Phase.TESTING,
+            actions=(Say(status="True", reason=EVERYTHING_PASSED, message=message),),
+            wake_s=1.0,
+        )
+    asked = trigger.removeprefix(REQUALIFY) if trigger.startswith(REQUALIFY) else None
+    verdict = _compact(job, ruling, group)
+    stamps = {names.accepted_devices: ruling.devices, names.verdict: verdict}
+    stamps |= {names.requalified: asked} if asked else {}
+    stamps |= {names.awaits: ""} if node.annotations.get(names.awaits) else {}
+    stamps |= {names.held_for: ""} if node.annotations.get(names.held_for) else {}
+    kind = node.labels.get(settings.kind_label, "")
+    ruled = Ruled(kind=kind, node_uid=node.uid, accepted=True, reason="", at=now)
+    return Plan(
+        phase=Phase.ACCEPTED,
+        actions=(
+            Record(ruled=ruled),
+            Lift(stamps=stamps),
+            Tell(reason="Accepted", message=ruling.text),
+        ),
+    )
 
 
 def _undecided(

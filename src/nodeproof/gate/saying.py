@@ -19,6 +19,9 @@ from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import GRANDFATHERED
 from nodeproof.gate.settings import Settings
 
+_LONGEST = 1024  # characters of a message, as the policies have it
+_DOUBTED = "; serves on, though suspected: "
+
 
 def hold(
     node: Node, settings: Settings, reason: str, text: str, now: float, *, status: str = "Unknown"
@@ -79,20 +82,32 @@ def _rank(action: Action) -> int:
     return 2 if isinstance(action, Say) else 3
 
 
-def heartbeat(node: Node, phase: Phase, settings: Settings, now: float) -> tuple[Action, ...]:
-    """Keep the condition of an accepted node fresh; say once why an old one is let alone."""
+def heartbeat(
+    node: Node, phase: Phase, settings: Settings, now: float, *, doubt: str = ""
+) -> tuple[Action, ...]:
+    """Keep the condition of an accepted node fresh; say once why an old one is let alone.
+
+    `doubt` is what speaks against a node that serves on, and is said beside that.
+    """
     told = node.condition
     if phase is Phase.ACCEPTED and told is None:
         text = "it was accepted for this boot; the condition that said so was lost"
         return (Say(status="True", reason=EVERYTHING_PASSED, message=message_of(node, text)),)
-    if phase is Phase.ACCEPTED and told is not None:
-        if told.heartbeat is None or now - told.heartbeat >= settings.heartbeat_s:
-            return (Say(status=told.status, reason=told.reason, message=told.message),)
-        return ()
     if told is None:
         text = "it served before the gate was installed, and is tested after its next boot"
         return (Say(status="Unknown", reason=GRANDFATHERED, message=message_of(node, text)),)
-    return ()
+    message = told.message.partition(_DOUBTED)[0]
+    if doubt:
+        added = _fitting(_DOUBTED + doubt, _LONGEST // 2)
+        message = message[: _LONGEST - len(added)] + added
+    same = message == told.message
+    fresh = told.heartbeat is not None and now - told.heartbeat < settings.heartbeat_s
+    if same and (fresh or phase is not Phase.ACCEPTED):
+        return ()
+    say = Say(status=told.status, reason=told.reason, message=message)
+    if same or not doubt:
+        return (say,)
+    return (Tell(reason="SuspectServes", message=doubt, warning=True), say)
 
 
 def differs(node: Node, status: str, reason: str) -> bool:
@@ -107,6 +122,9 @@ def differs(node: Node, status: str, reason: str) -> bool:
 
 def message_of(node: Node, text: str) -> str:
     """The message of our condition: the boot that it speaks of, then the text."""
-    said = f"boot {node.boot_id or 'unknown'}; {text}"[:1024]
+    return _fitting(f"boot {node.boot_id or 'unknown'}; {text}", _LONGEST)
+
+
+def _fitting(text: str, longest: int) -> str:
     # The API replaces half characters; unlike what we said, it would be said again for ever.
-    return said.encode(errors="replace").decode()
+    return text[:longest].encode(errors="replace").decode()

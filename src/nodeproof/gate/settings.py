@@ -23,6 +23,7 @@ _PAIR = 2  # nodes: one alone has no fabric
 _MOST_TOGETHER = 64  # nodes whose results one log carries
 _GROUP_S = 600.0  # to meet, to sweep, and for some rounds of pairs
 _SIZE = re.compile("[1-9][0-9]*([KMG](iB)?)?")  # of those that `nodeproof fabric run` takes
+_SUSPECT = re.compile("([A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?)=(True|False)")
 _OFTEN_S = 30.0  # between two writes of a node's condition, at the least
 
 
@@ -77,6 +78,8 @@ class Settings:
     served: Served = Served.GRANDFATHER
     installed_at: float = 0.0  # seconds since 1970; nodes created before are called served
     draining: Draining = Draining.WAIT
+    # Conditions of others, with the status in which they have a node tested again.
+    suspect_conditions: Sequence[str] = ("NodeproofSuspect=True",)
     heartbeat_s: float = 300.0
     grouped: Sequence[str] = ()  # kinds of node that are measured together before any is released
     group_least: int = 2  # nodes of a group
@@ -137,8 +140,20 @@ def parse(text: str) -> Settings:
         )
     if settings.profile is Profile.QUICK:
         raise SettingsError("profile = 'quick': it is for people; a gate needs 'gate' or longer")
+    _check_suspects(settings)
     _check_groups(settings)
     return settings
+
+
+def _check_suspects(settings: Settings) -> None:
+    """Raise `SettingsError` for conditions that would never, or always, have a node tested."""
+    for told in settings.suspect_conditions:
+        found = _SUSPECT.fullmatch(told)
+        if not found or found[1] == settings.names.accepted:
+            raise SettingsError(
+                f"suspect_conditions: {told!r} has to be the type of a monitor's condition and its "
+                "bad status, as in NodeproofSuspect=True"
+            )
 
 
 def _check_groups(settings: Settings) -> None:
