@@ -72,10 +72,23 @@ def test_the_run_that_the_readme_shows_has_as_many_findings_as_there_are_checks(
     assert int(passed) + int(trials) == planned
 
 
-def test_every_link_of_the_readme_leads_somewhere():
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert all((ROOT / link).exists() for link in links)
+def anchors(file: Path) -> set[str]:
+    """What may stand behind # in a link to a document, as GitHub makes it of its headings."""
+    heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("k8s/**/*.md")]
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=[str(f.relative_to(ROOT)) for f in DOCUMENTS])
+def test_every_link_leads_somewhere(file):
+    links = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)]+))?\)", file.read_text())
+    assert links or file.name != "README.md" or file.parent != ROOT
+    for path, anchor in links:
+        target = file.parent / path if path else file
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
 def test_every_make_target_that_is_named_is_there():
