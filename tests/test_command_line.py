@@ -54,6 +54,7 @@ OPTIONS = {
     "preflight": ["--settings"],
     "requalify": ["--word", "--wait", "--domain"],
     "gate": ["--node-name", "--domain"],
+    "watch": ["--node-name", "--host-root", "--interval", "--once", "--domain"],
     "npd": ["--host-root", "--deadline"],
 }
 NO_GPU = {"LD_LIBRARY_PATH": ""}

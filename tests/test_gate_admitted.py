@@ -61,9 +61,10 @@ def test_every_write_in_the_life_of_a_group_is_admitted(scene):
 
 
 @pytest.mark.parametrize("note", NOTES.values(), ids=NOTES)
-def test_every_annotation_is_the_gates_to_write_and_only_a_request_is_anybodys(note):
-    assert len(NOTES) == 8
+def test_every_annotation_has_those_who_may_write_it(note):
+    """All are the gate's but what a node says it has; a request is anybody's, and so is that."""
+    assert len(NOTES) == 9
     stamped = but(lambda n: n["metadata"]["annotations"].update({note: "x"}))
-    assert RULES.refused(GATE, node(), stamped) == []
-    anybodys = note == Names().requalify
+    devices, anybodys = note == Names().devices, note in {Names().requalify, Names().devices}
+    assert (RULES.refused(GATE, node(), stamped) == []) == (not devices)
     assert (RULES.refused(KUBELET, node(), stamped) == []) == anybodys

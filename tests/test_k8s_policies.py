@@ -26,6 +26,7 @@ from k8s_cases import (
     pod,
     says,
     stamps,
+    words,
 )
 from k8s_policies import Admission
 from k8s_shapes import SHAPES, SHIPPED
@@ -274,6 +275,39 @@ def test_the_readiness_taint_follows_our_condition_for_this_boot():
     assert rules.refused(READINESS, but(drops(taint["key"])), but(says())) == []
 
 
+WATCH = "system:serviceaccount:nodeproof-watch:nodeproof-watch"
+WATCHED = Admission(built("integrations/watch"))
+
+
+@pytest.mark.parametrize(
+    ("claim", "how", "wanted"),
+    [
+        ("n1", words(devices="B1 sha256:x"), ""),
+        ("n1", lambda _: None, ""),
+        ("n2", words(devices="B1 sha256:x"), "the node that its token names"),
+        ("", words(devices="B1 sha256:x"), "the node that its token names"),
+        (None, words(devices="B1 sha256:x"), "the node that its token names"),
+        ("n1", words(requalify="w"), "one annotation"),
+        ("n1", words(accepted_devices="x"), "one annotation"),
+        ("n1", lambda n: n["metadata"]["annotations"].clear(), "one annotation"),
+        ("n1", drops(NAMES.pending), "nothing else of a node"),
+        ("n1", lambda n: n["metadata"]["labels"].update(a="c"), "nothing else of a node"),
+        ("n1", lambda n: n["metadata"].update(finalizers=[]), "nothing else of a node"),
+        ("n1", lambda n: n["metadata"].update(ownerReferences=[]), "nothing else of a node"),
+        ("n1", says(), "nothing else of a node"),
+    ],
+)
+def test_the_watch_writes_one_annotation_of_its_own_node(claim, how, wanted):
+    said = WATCHED.refused(WATCH, node(), but(how), node=claim)
+    assert same(said, wanted), said
+    assert WATCHED.refused("admin", node(), but(how)) == []
+
+
+def test_the_watch_makes_and_deletes_no_node():
+    assert WATCHED.refused(WATCH, None, node(), node="n1")
+    assert WATCHED.refused(WATCH, node(), None, node="n1")
+
+
 # --- the policies as such -----------------------------------------------------------------------
 
 
@@ -304,7 +338,7 @@ def test_no_rule_can_be_left_out():
 
 
 def test_every_policy_fails_closed_and_is_bound():
-    for folder in (".", "jobs/standalone"):
+    for folder in (".", "jobs/standalone", "integrations/watch"):
         objects = built(folder)
         names = {o["metadata"]["name"] for o in objects if o["kind"] == "ValidatingAdmissionPolicy"}
         assert {p["metadata"]["name"] for p in Admission(objects).policies} == names

@@ -240,8 +240,16 @@ def test_the_standalone_gate_reads_and_patches_nodes_and_no_more():
     assert set(rules(found)) == set()
 
 
+def test_the_watch_reads_and_patches_nodes_and_no_more():
+    found = built("integrations/watch")
+    assert set(rules(found, ("nodeproof-watch", "nodeproof-watch"))) == {
+        ("", "", "nodes", "", "get"),
+        ("", "", "nodes", "", "patch"),
+    }
+
+
 def test_no_role_has_a_wildcard_and_nobody_has_break_glass():
-    for folder in (".", "overlays/evict", "jobs/standalone"):
+    for folder in (".", "overlays/evict", "jobs/standalone", "integrations/watch"):
         objects = built(folder)
         roles = [o for o in objects if o["kind"] in {"Role", "ClusterRole"}]
         assert all("*" not in str(r["rules"]) for r in roles)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _DOMAIN = "nodeproof.dev"
+_DAY_S = 86400.0
 
 
 def add(commands: Any) -> None:
@@ -52,6 +53,23 @@ def add(commands: Any) -> None:
     gate.add_argument("--node-name", required=True, metavar="N", help="name of this node")
     _domain(gate)
 
+    watch = commands.add_parser(
+        "watch",
+        help="tell the cluster which GPUs this node has, so that a change is tested for",
+        description="Writes an annotation of its own node where that moved, until it is told to "
+        "stop. It can have the node tested again, and never proves it.",
+    )
+    watch.set_defaults(module="watch")
+    watch.add_argument("--node-name", required=True, metavar="N", help="name of this node")
+    watch.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
+    watch.add_argument(
+        "--interval", type=_interval, default=60.0, metavar="SECONDS", help="default: %(default)s"
+    )
+    watch.add_argument(
+        "--once", action="store_true", help="look a single time; exit status 11: could not"
+    )
+    _domain(watch)
+
     npd = commands.add_parser(
         "npd",
         help="look at the node for Node Problem Detector",
@@ -61,6 +79,13 @@ def add(commands: Any) -> None:
     npd.set_defaults(module="npd")
     npd.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR")
     npd.add_argument("--deadline", type=float, default=20.0, metavar="SECONDS")
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 1.0 <= seconds <= _DAY_S:
+        raise argparse.ArgumentTypeError(f"{text}: give 1 to {_DAY_S:g} seconds")
+    return seconds
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeproof.gate import logs, proof, slices, tenants, writes
+from nodeproof.gate import devices, logs, proof, slices, tenants, writes
 from nodeproof.gate.actions import Action, Measure, Phase, Plan, Read, Record, Say, Tell, Test
 from nodeproof.gate.attempt import Job, job_of
 from nodeproof.gate.breaker import why_open
@@ -315,7 +315,7 @@ class Controller:
             jobs=jobs,
             judged=judged,
             tenants=holding,
-            devices=slices.digest(self._slices.of(node.name)),
+            devices=devices.of(node, slices.digest(self._slices.of(node.name)), settings.names),
             room=settings.tests_at_once - self.running,
             served_held=self._fleet.held_beside(node.uid),
             breaker=self._breaker(kind) if condemned else "",

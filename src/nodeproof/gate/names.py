@@ -39,6 +39,11 @@ class Names:
         return f"{self.domain}/accepted-devices"
 
     @property
+    def devices(self) -> str:
+        """Annotation: boot id, and digest of the GPUs that the node itself says it has now."""
+        return f"{self.domain}/devices"
+
+    @property
     def verdict(self) -> str:
         """Annotation: the last verdict in short, as JSON."""
         return f"{self.domain}/verdict"
