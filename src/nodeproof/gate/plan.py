@@ -19,7 +19,6 @@ from nodeproof.gate.actions import (
     Lift,
     Phase,
     Plan,
-    Quarantine,
     Read,
     Record,
     Remove,
@@ -33,14 +32,13 @@ from nodeproof.gate.breaker import Ruled
 from nodeproof.gate.ending import attempt_text, ended, undecided, waiting_for, wall_s
 from nodeproof.gate.group import Together, note
 from nodeproof.gate.job import name_of
-from nodeproof.gate.names import BREAKER_OPEN, EVERYTHING_PASSED, TOO_OFTEN
+from nodeproof.gate.left_to_people import rejected, still, too_often
+from nodeproof.gate.names import EVERYTHING_PASSED
 from nodeproof.gate.node import Node
 from nodeproof.gate.occasion import (
     REQUALIFY,
     SERVED,
     SERVED_LATER,
-    Held,
-    answer,
     lost_its_word,
     occasion,
     reason_of,
@@ -48,12 +46,11 @@ from nodeproof.gate.occasion import (
     token,
 )
 from nodeproof.gate.proof import Judged, Ruling
-from nodeproof.gate.saying import differs, heartbeat, hold, message_of, say
+from nodeproof.gate.saying import heartbeat, hold, message_of, say
 from nodeproof.gate.settings import Draining, Settings
 from nodeproof.gate.together import follow, found_before, measured_now
 from nodeproof.verdict import Decision
 
-_SPARED = "; not quarantined, since the circuit breaker is open"
 _SLOW_S = 30.0  # for a log that takes this long to be read, the condition says so
 
 
@@ -152,7 +149,7 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
     stale = [Remove(job=j.name) for j in going if j is not current]
     held = settled(node, settings, trigger)
     if current is None and held:
-        return _still(node, known, settings, held, stale, now, trigger)
+        return still(node, known.breaker, settings, held, stale, now, trigger)
     if current is None:
         return _first(node, known, settings, trigger, stale, now)
     if not held and (came_up := suspicion.overtaken(node, settings)):
@@ -187,7 +184,7 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
         ruling = together or ruling
     if held and ruling.decision is not Decision.REJECT:
         # Evidence that is lost, or older than the reject, takes nothing back.
-        return _still(node, known, settings, held, stale, now, trigger)
+        return still(node, known.breaker, settings, held, stale, now, trigger)
     return _ruled(node, known, settings, trigger, current, ruling, stale, now)
 
 
@@ -268,7 +265,7 @@ def _ruled(
     if ruling.decision is Decision.ACCEPT:
         return _passed(node, known, settings, trigger, job, ruling, stale, now)
     if ruling.decision is Decision.REJECT:
-        return _rejected(node, known, settings, trigger, ruling, stale, now)
+        return rejected(node, known.breaker, settings, trigger, ruling, stale, now)
     return _undecided(node, known, settings, trigger, job, ruling, stale, now)
 
 
@@ -298,10 +295,12 @@ def _passed(
         if isinstance(measured, Plan):
             return measured
         if measured.judged.decision is Decision.REJECT:
-            return _rejected(node, known, settings, trigger, measured.judged, stale, now)
+            return rejected(node, known.breaker, settings, trigger, measured.judged, stale, now)
         if measured.judged.decision is not Decision.ACCEPT:
             times = measured.attempts
-            return _too_often(node, known, settings, trigger, measured.judged, stale, now, times)
+            return too_often(
+                node, known.breaker, settings, trigger, measured.judged, stale, now, times
+            )
         together = f"{ruling.text}; {measured.judged.text}"
         ruling, group = dataclasses.replace(ruling, text=together), measured.group.name
     told = node.condition
@@ -354,115 +353,7 @@ def _undecided(
                 *stale, wake_s=due - now,
             )  # fmt: skip
         return _first(node, known, settings, trigger, stale, now, attempt=job.attempt + 1)
-    return _too_often(node, known, settings, trigger, ruling, stale, now, job.attempt)
-
-
-def _too_often(
-    node: Node,
-    known: Known,
-    settings: Settings,
-    trigger: str,
-    ruling: Judged,
-    stale: Sequence[Action],
-    now: float,
-    times: int,
-) -> Plan:
-    """Leave a node to people whose attempts, alone or with others, are used up."""
-    names = settings.names
-    text = f"undecided {times} times, the last time {ruling.ruling}: {ruling.text}"
-    actions: list[Action] = list(stale)
-    stamps = _held_for(node, settings, trigger, TOO_OFTEN)
-    if settings.quarantine_undecided and not known.breaker and not node.has(names.quarantined):
-        actions.append(Quarantine(stamps=stamps))
-    elif stamps:
-        actions.append(Stamp(stamps=stamps))
-    if differs(node, "Unknown", TOO_OFTEN):
-        if settings.quarantine_undecided:
-            # What quarantines counts, or an outage would empty a fleet past the breaker.
-            actions.append(Record(ruled=_failed(node, settings, TOO_OFTEN, now)))
-        actions.append(Tell(reason=TOO_OFTEN, message=text, warning=True))
-    return say(
-        node, settings, now, Phase.UNDECIDED, "Unknown", TOO_OFTEN,
-        f"{text}; set the annotation {names.requalify} to a new word to test again",
-        *actions,
-    )  # fmt: skip
-
-
-def _rejected(
-    node: Node,
-    known: Known,
-    settings: Settings,
-    trigger: str,
-    ruling: Judged,
-    stale: Sequence[Action],
-    now: float,
-) -> Plan:
-    told = node.told_for_this_boot
-    before = (told.status, told.reason) if told else ("", "")
-    first = before not in {("False", Ruling.CONDEMNED.value), ("Unknown", BREAKER_OPEN)}
-    actions: list[Action] = list(stale)
-    if first:
-        actions.append(Record(ruled=_failed(node, settings, ruling.check, now)))
-        actions.append(Tell(reason="Rejected", message=ruling.text, warning=True))
-    return _condemned(node, known, settings, ruling.text, actions, now, trigger)
-
-
-def _condemned(
-    node: Node,
-    known: Known,
-    settings: Settings,
-    text: str,
-    actions: Sequence[Action],
-    now: float,
-    trigger: str,
-) -> Plan:
-    """Quarantine a rejected node; while the breaker is open, hold it and don't call it condemned.
-
-    Whoever repairs or replaces what is condemned would do so to a whole fleet.
-    """
-    more = list(actions)
-    open_ = bool(known.breaker) and not node.has(settings.names.quarantined)
-    status, reason = ("Unknown", BREAKER_OPEN) if open_ else ("False", Ruling.CONDEMNED.value)
-    stamps = _held_for(node, settings, trigger, reason)
-    if open_:
-        text += f"{_SPARED}: {known.breaker}"
-        if differs(node, status, reason):
-            more.append(Tell(reason=BREAKER_OPEN, message=known.breaker, warning=True))
-    elif not node.has(settings.names.quarantined):
-        # In one write with the taint: a request must not outlive the reject that answers it.
-        more.append(Quarantine(stamps=stamps))
-        stamps = {}
-    if stamps:
-        more.append(Stamp(stamps=stamps))
-    return say(node, settings, now, Phase.QUARANTINED, status, reason, text, *more)
-
-
-def _held_for(node: Node, settings: Settings, trigger: str, reason: str) -> dict[str, str]:
-    """What is stamped on a node that is held until somebody asks, as far as it is not yet."""
-    names = settings.names
-    held = {} if node.annotations.get(names.held_for) == reason else {names.held_for: reason}
-    return {**answer(node, settings, trigger), **held}
-
-
-def _failed(node: Node, settings: Settings, reason: str, now: float) -> Ruled:
-    kind = node.labels.get(settings.kind_label, "")
-    return Ruled(kind=kind, node_uid=node.uid, accepted=False, reason=reason, at=now)
-
-
-def _still(
-    node: Node,
-    known: Known,
-    settings: Settings,
-    held: Held,
-    stale: Sequence[Action],
-    now: float,
-    trigger: str,
-) -> Plan:
-    """Leave a node held as it is; a condemned one that lost its taint gets it back."""
-    if held.status == "False" or held.reason == BREAKER_OPEN:
-        text = held.text.partition(_SPARED)[0]
-        return _condemned(node, known, settings, text, stale, now, trigger)
-    return say(node, settings, now, held.phase, held.status, held.reason, held.text, *stale)
+    return too_often(node, known.breaker, settings, trigger, ruling, stale, now, job.attempt)
 
 
 def _of(job: Job, node: Node, trigger: str) -> bool:
