@@ -24,6 +24,7 @@ from nodeproof.nccl_tests.record import LINK
 
 PAIRS = Work(call="nodeproof.nccl_tests.answers:pairs")
 _PLANTED = "planted: it did not finish"
+_UNFINISHED = "what did not finish was not measured, and condemns no hardware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,9 @@ def test_pairs(device: Device, result: Result, measure: Measure, limits: PairLim
     network adapters, cables or PCIe. The pairs say with whom and how fast. If only one rail of it
     is slow, `rails` names it: look at that adapter, its cable and its switch port first.
 
+    A pair that did not finish has no figure, and condemns nobody: of a member with which nothing
+    finishes the run is undecided. Look there first, at its log, its routes and security groups.
+
     Where the pairs don't settle it (two nodes alone, half of the group failing, one that passes now
     and then) nobody is blamed and the run is undecided: add known-good nodes and run again. A bad
     link between two sound nodes is told by fabric.link.pair.
@@ -100,12 +104,15 @@ def test_pairs(device: Device, result: Result, measure: Measure, limits: PairLim
     own = [row for row in result["pairs"] if device.id in {row["a"], row["b"]}]
     place = told.nodes[device.id]
     floor = _least(told, limits)
+    measured = answers.condemned(result, asdict(limits), device.id)
+    unmeasured = place.place is Place.BAD and not measured
+    why = [f"{place.place}: {place.why}", *([_UNFINISHED] if unmeasured else [])]
     measure(
         "sound",
         int(place.place is Place.GOOD),
         at_least=1,
-        cause=Cause.HARDWARE if place.place is Place.BAD else Cause.ENVIRONMENT,
-        detail="; ".join([f"{place.place}: {place.why}", *_rails(device.id, result["rails"])]),
+        cause=Cause.HARDWARE if place.place is Place.BAD and measured else Cause.ENVIRONMENT,
+        detail="; ".join([*why, *_rails(device.id, result["rails"])]),
     )
     measure(
         "pairs passed",

@@ -249,6 +249,17 @@ def localised(answer: Mapping[str, Any], limits: Mapping[str, Any]) -> localise.
     return dataclasses.replace(told, nodes=nodes)
 
 
+def condemned(answer: Mapping[str, Any], limits: Mapping[str, Any], name: str) -> bool:
+    """Whether a member is bad by what was measured alone: by rates, and by what arrived wrong.
+
+    A pair that did not finish has no figure: it shows where to look, and a busy host, a security
+    group or a missing plugin do the same. Raises `ValueError` as `localised` does.
+    """
+    rows = [row for row in answer["pairs"] if row["gbs"] is not None or row["wrong"]]
+    told = localised({**answer, "pairs": rows}, limits)
+    return told.nodes[name].place is Place.BAD
+
+
 def _repeated(
     name: str, told: localise.Told, pairs: Iterable[localise.Pair], least_gbs: float
 ) -> localise.Told:

@@ -293,12 +293,30 @@ def test_of_three_members_one_that_was_slow_once_with_somebody_is_not_blamed(slo
     assert judgement.cause is (Cause.HARDWARE if blamed else Cause.ENVIRONMENT)
 
 
-def test_of_three_members_one_with_which_nothing_finishes_is_blamed_at_once():
-    document = samples.record(3, rounds=3)
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_a_member_with_which_nothing_finishes_is_named_and_not_condemned(nodes):
+    document = samples.record(nodes, rounds=5)
     for row in document["pairs"]:
         if "xh2" in {row["a"], row["b"]}:
             row |= {"gbs": None, "said": "it hung"}
+    for name in samples.names(nodes):
+        judgement, _ = told(member_suite.test_pairs, document, name)
+        if name != "xh2":
+            assert judgement.outcome is Outcome.PASS, judgement.summary
+            continue
+        assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+        assert judgement.summary.startswith("sound 0 (wants at least 1): bad: failed with all")
+        assert "condemns no hardware" in judgement.summary
+
+
+def test_pairs_that_did_not_finish_take_nothing_from_what_was_measured():
+    document = samples.slowed(samples.record(8, rounds=6), "xh2")
+    mine = [row for row in document["pairs"] if "xh2" in {row["a"], row["b"]}]
+    for row in mine[3:]:
+        row |= {"gbs": None, "said": "it hung"}
     assert told(member_suite.test_pairs, document, "xh2")[0].cause is Cause.HARDWARE
+    mine[2] |= {"gbs": None, "said": "it hung"}  # two of those that were measured are too few
+    assert told(member_suite.test_pairs, document, "xh2")[0].cause is Cause.ENVIRONMENT
 
 
 @pytest.mark.parametrize(("nodes", "rounds", "opening"), [(3, 5, 6), (4, 1, 2), (5, 1, 2)])

@@ -21,8 +21,9 @@ _OPTIONAL = {"wrong", "said"}  # as in `Pair`
 def main(args: argparse.Namespace) -> int:
     """Print every node that is not good, the bad links and a common cause.
 
-    Returns 0 when all nodes are good, 10 when one is bad, 11 for anything else, and 2 for a file
-    that can't be read or judged.
+    Returns 0 when all nodes are good, 10 when one is bad by what was measured of it, 11 for
+    anything else, such as one with which nothing finishes, and 2 for a file that can't be read or
+    judged.
     """
     try:
         asked = _read(args.file)
@@ -43,7 +44,12 @@ def main(args: argparse.Namespace) -> int:
         if asked.rehearsal:
             print("REHEARSAL: it condemns nothing")
     places = {each.place for each in told.nodes.values()}
-    if Place.BAD in places:
+    measured = [pair for pair in asked.pairs if pair.gbs is not None or pair.wrong]
+    condemned = judge(asked.nodes, measured, floor_gbs=floor_gbs, ratio=ratio)
+    if any(
+        place.place is condemned.nodes[name].place is Place.BAD
+        for name, place in told.nodes.items()
+    ):
         return 10
     return 0 if places == {Place.GOOD} and not told.common else 11
 
