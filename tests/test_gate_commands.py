@@ -93,6 +93,19 @@ def test_an_accept_of_before_is_no_answer(requalify, server):
     assert "not decided within 1 s" in done.stderr
 
 
+def test_a_request_that_a_suspicion_replaced_is_waited_for_as_that(requalify, server):
+    on_request(
+        server,
+        lambda n: n["metadata"]["annotations"].update({NAMES.requalify: "suspect: X=True since y"}),
+        lambda n: n["spec"]["taints"].remove(PENDING),
+        lambda n: told(n, "True", "AllChecksPassed"),
+        answered,
+    )
+    done = requalify("--wait", "30")
+    assert done.returncode == 0, done.stderr
+    assert "replaced: suspect: X=True since y" in done.stdout
+
+
 def test_a_reject_is_10_though_its_condition_comes_after_its_taint(requalify, server):
     """The controller writes taint and annotation first: for a moment the condition is the old one."""
 

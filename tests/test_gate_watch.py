@@ -7,14 +7,18 @@ import signal
 import subprocess
 
 import pytest
-from gate_cluster import NAMES, PENDING, condition, keys, put_node
+from gate_cluster import NAMES, PENDING, SETTINGS, condition, keys, put_node
 from gate_life import FIRST, NODE, living
-from gate_nodes import BOOT, GPUS, accepted
+from gate_nodes import BOOT, GPUS, NOW, PASSED, accepted, node, over, ruled
 from gate_process import kubeconfig, until
 from nodeproof_command import nodeproof
 from rehearsal import NODEPROOF
+from test_gate_plan import does
 
 from nodeproof.gate import devices, dispatch
+from nodeproof.gate.actions import Lift, Say
+from nodeproof.gate.plan import Known, plan
+from nodeproof.verdict import Decision
 from tests.apiserver.server import serving
 from tests.apiserver.store import NODES, Store
 
@@ -168,23 +172,52 @@ def test_it_goes_on_looking_and_ends_when_it_is_told_to(look, server, machine):
 @pytest.mark.parametrize(
     ("note", "published", "told"),
     [
-        (None, "", ""),
-        (f"{BOOT} {GPUS}", "", GPUS),
-        (f"{BOOT} {OTHER}", "", OTHER),
-        (f"{BOOT} {OTHER}", GPUS, OTHER),
-        (f"{BOOT} {GPUS}", OTHER, OTHER),
-        (None, OTHER, OTHER),
-        (f"another {OTHER}", "", ""),
-        (f"another {OTHER}", GPUS, GPUS),
-        (OTHER, "", ""),
-        (f"{BOOT} sha256:8", "", ""),
-        (f"{BOOT} {OTHER}\n", "", ""),
-        ("", "", ""),
+        (None, "", ("", "")),
+        (f"{BOOT} {GPUS}", "", (GPUS, "")),
+        (f"{BOOT} {OTHER}", "", (OTHER, "")),
+        (f"{BOOT} {OTHER}", GPUS, (OTHER, GPUS)),
+        (f"{BOOT} {GPUS}", OTHER, (OTHER, GPUS)),
+        (None, OTHER, (OTHER, "")),
+        (f"another {OTHER}", "", ("", "")),
+        (f"another {OTHER}", GPUS, (GPUS, "")),
+        (OTHER, "", ("", "")),
+        (f"{BOOT} sha256:8", "", ("", "")),
+        (f"{BOOT} {OTHER}\n", "", ("", "")),
+        ("", "", ("", "")),
     ],
 )
 def test_the_gpus_of_a_node_by_whoever_says_so(note, published, told):
     notes = {} if note is None else {NAMES.devices: note}
     assert devices.of(accepted(annotations=notes), published, NAMES) == told
+
+
+@pytest.mark.parametrize("said", [(OTHER, ""), (GPUS, OTHER), (OTHER, GPUS)])
+def test_no_node_is_released_while_any_source_says_that_it_has_other_gpus(said):
+    told = ("True", "AllChecksPassed", f"boot {BOOT}; {PASSED}")
+    passed = {"jobs": (over(),), "judged": {over().name: ruled(Decision.ACCEPT)}}
+    agreed = Known(devices=GPUS, also=GPUS, **passed)
+    assert does(plan(node(said=told), agreed, SETTINGS, now=NOW), Lift)
+    devices_, also = said
+    made = plan(node(said=told), Known(devices=devices_, also=also, **passed), SETTINGS, now=NOW)
+    assert not does(made, Lift)
+    [say] = does(made, Say)
+    assert say.reason == "ResultForeign"
+    assert NAMES.devices in say.message
+
+
+def test_a_note_that_somebody_took_away_is_written_again_by_who_looks_afresh(look, server):
+    assert look().returncode == 0
+    server.store.change(AT, lambda n: n["metadata"]["annotations"].pop(NAMES.devices))
+    assert look().returncode == 0
+    assert noted(server)
+
+
+def test_a_kubeconfig_that_is_none_is_said(look, tmp_path):
+    (tmp_path / "config").write_text("{")
+    done = look()
+    assert done.returncode == 11
+    assert "no cluster to talk to" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_other_gpus_than_were_accepted_have_the_node_tested_again():

@@ -10,6 +10,7 @@ import time
 from nodeproof.gate.kube import Kube, Refused
 from nodeproof.gate.names import TOO_OFTEN, Names
 from nodeproof.gate.node import Node, node_of
+from nodeproof.gate.suspicion import MARK
 from nodeproof.gate.writes import MERGE, Request
 
 _LOOK_S = 2.0
@@ -42,6 +43,10 @@ def _wait(kube: Kube, path: str, names: Names, word: str, seconds: float) -> int
             print(f"nodeproof: {refusal}; asking again", file=sys.stderr)
             time.sleep(min(_LOOK_S, max(0.0, ends - time.monotonic())))
             continue
+        now = node.annotations.get(names.requalify, "")
+        if now != word and now.startswith(MARK):
+            print(f"{node.name}: the request was replaced: {now}", flush=True)
+            word = now
         told = node.condition
         line = f"{told.status} {told.reason}: {told.message}" if told else "no condition yet"
         if line != said:

@@ -7,9 +7,9 @@ can have its node tested again, and never proves one.
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import sys
-import threading
 
 from nodeproof.gate import devices
 from nodeproof.gate.kube import Gone, Kube, Refused
@@ -19,26 +19,30 @@ from nodeproof.probes.boot import boot_id
 from nodeproof.probes.listed_gpus import uuids
 from nodeproof.probes.tree import Tree, Unreadable
 
+_AFRESH = 60  # looks
+
 
 def main(args: argparse.Namespace) -> int:
     """Look until told to stop; with --once a single time. 0 said or as said before, 11 could not."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Waited for and not handled: a handler that sets what this very thread waits for could hang.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     written, complained = "", ""
-    while True:
+    for looks in itertools.count():
         complaint = ""
         try:
-            written = _tell(args, written)
+            # Now and then as if for the first time: what stands on the node is everybody's to write.
+            written = _tell(args, written if looks % _AFRESH else "")
         except (Unreadable, Refused, Gone) as refusal:
-            complaint = f"{args.node_name}: {refusal}"
+            complaint = f"{args.node_name}: {refusal or 'the node can not be asked for'}"
         if complaint and complaint != complained:
             print(f"nodeproof: {complaint}", file=sys.stderr, flush=True)
         complained = complaint
         if args.once:
             return 11 if complaint else 0
-        if stop.wait(args.interval):
-            return 0
+        if signal.sigtimedwait(ends, args.interval):
+            break
+    return 0
 
 
 def _tell(args: argparse.Namespace, written: str) -> str:

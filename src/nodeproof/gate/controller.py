@@ -311,11 +311,14 @@ class Controller:
             or (settings.quarantine_undecided and bool(jobs))
         )
         kind = node.labels.get(settings.kind_label, "")
+        published = slices.digest(self._slices.of(node.name))
+        installed, also = devices.of(node, published, settings.names)
         return Known(
             jobs=jobs,
             judged=judged,
             tenants=holding,
-            devices=devices.of(node, slices.digest(self._slices.of(node.name)), settings.names),
+            devices=installed,
+            also=also,
             room=settings.tests_at_once - self.running,
             served_held=self._fleet.held_beside(node.uid),
             breaker=self._breaker(kind) if condemned else "",

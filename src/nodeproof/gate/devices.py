@@ -17,15 +17,15 @@ def note(boot_id: str, ids: Iterable[str]) -> str:
     return f"{boot_id} {dispatch.digest_of_devices(ids)}"
 
 
-def of(node: Node, published: str, names: Names) -> str:
-    """The digest of the node's GPUs, `""` where nobody says.
+def of(node: Node, published: str, names: Names) -> tuple[str, str]:
+    """The digest of the node's GPUs by each source, `""` where one says nothing.
 
-    `published` is what its DRA driver says. Of two that differ the one counts that is not what the
-    node was accepted with: to be wrong about that costs a test.
+    `published` is what its DRA driver says. Of two that differ the first is the one that is not what
+    the node was accepted with: to be wrong about that costs a test.
     """
     found = _NOTE.fullmatch(node.annotations.get(names.devices, ""))
     watched = found[2] if found and found[1] == node.boot_id else ""
     accepted = node.annotations.get(names.accepted_devices, "")
-    said = [digest for digest in (published, watched) if digest]
-    others = [digest for digest in said if accepted and digest != accepted]
-    return next(iter([*others, *said]), "")
+    if accepted and watched not in {"", accepted}:
+        return watched, published
+    return (published, watched) if published else (watched, "")

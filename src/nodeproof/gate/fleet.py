@@ -11,7 +11,7 @@ from typing import Any
 from nodeproof.gate import suspicion
 from nodeproof.gate.group import Waiting, waiting
 from nodeproof.gate.node import Node, node_of
-from nodeproof.gate.occasion import being_tested
+from nodeproof.gate.occasion import being_tested, selected
 from nodeproof.gate.settings import Settings
 
 
@@ -51,7 +51,7 @@ class Fleet:
                 self._kinds[self._kind(node)][uid] = node
                 if self._awaits(node):
                     self._held.add(uid)
-                if whole is not None and suspicion.held(whole, self._settings.names):
+                if whole is not None and self._suspected(whole):
                     self._suspects[self._kind(node)].add(uid)
 
     def held_beside(self, uid: str) -> int:
@@ -97,6 +97,10 @@ class Fleet:
 
     def _awaits(self, node: Node) -> bool:
         return being_tested(node, self._settings)
+
+    def _suspected(self, node: Node) -> bool:
+        ours = selected(node, self._settings) and not node.deleting
+        return ours and suspicion.held(node, self._settings.names)
 
     def _cut(self, node: Node) -> Node:
         """Ten thousand of them have to fit beside the cache."""

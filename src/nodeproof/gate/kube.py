@@ -66,7 +66,7 @@ class Kube:
         except config.ConfigException:
             try:
                 config.load_kube_config()  # type: ignore[no-untyped-call]  # the same
-            except config.ConfigException as error:
+            except Exception as error:  # noqa: BLE001  whatever may be wrong with a person's file
                 raise Refused(0, f"no cluster to talk to: {error}") from None
         return cls(client.ApiClient(), patience_s=patience_s)
 

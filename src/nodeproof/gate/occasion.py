@@ -10,7 +10,7 @@ from nodeproof.gate.node import Node
 from nodeproof.gate.patches import short
 from nodeproof.gate.proof import Ruling
 from nodeproof.gate.settings import Served, Settings
-from nodeproof.gate.suspicion import MARK
+from nodeproof.gate.suspicion import MARK, answered
 
 NEW, BOOT, SERVED = "new", "boot", "served"
 _DEVICES, REQUALIFY = "devices-", "requalify-"
@@ -28,6 +28,14 @@ _REASONS = {
 }
 
 
+def selected(node: Node, settings: Settings) -> bool:
+    """Whether a node is ours: by its labels, or because it carries a taint of ours."""
+    names = settings.names
+    by_label = all(node.labels.get(k) == v for k, v in settings.selector.items())
+    # Labels of the hardware come late; a startup taint is there from the first moment.
+    return by_label or node.has(names.pending) or node.has(names.quarantined)
+
+
 def occasion(node: Node, devices: str, settings: Settings) -> str | None:
     """Why the node has to be tested, as a word that names this occasion; `None` if it has not.
 
@@ -35,8 +43,8 @@ def occasion(node: Node, devices: str, settings: Settings) -> str | None:
     """
     names = settings.names
     word = node.annotations.get(names.requalify, "")
-    answered = node.annotations.get(names.requalified, "")
-    if word and word != answered:
+    done = node.annotations.get(names.requalified, "")
+    if word and word != done:
         return f"{REQUALIFY}{word}"
     accepted_devices = node.annotations.get(names.accepted_devices, "")
     if devices and accepted_devices and devices != accepted_devices:
@@ -59,7 +67,7 @@ def occasion(node: Node, devices: str, settings: Settings) -> str | None:
         return BOOT if spared and node.told_for_this_boot is None else None
     # A request that was answered stays the occasion: what proved the node before it was asked for
     # proves nothing after it.
-    return f"{REQUALIFY}{answered}" if answered else NEW
+    return f"{REQUALIFY}{done}" if done else NEW
 
 
 def lost_its_word(node: Node, settings: Settings) -> bool:
@@ -83,10 +91,11 @@ def token(node: Node, settings: Settings, trigger: str) -> str:
     """The occasion as Jobs name it: with the last verdict in it, so that a Job releases once.
 
     The patch that lifts writes the verdict, with the name of the Job that it came from. Whatever
-    brings the taint back after that, no Job from before is one for this occasion.
+    brings the taint back after that, no Job from before is one for this occasion. Nor is one from
+    before a suspicion that was to be answered, whoever sets an older request again.
     """
-    last = node.annotations.get(settings.names.verdict, "")
-    return f"{trigger}@{short(last)}" if last else trigger
+    last = [node.annotations.get(settings.names.verdict, ""), *answered(node, settings)]
+    return f"{trigger}@{short('; '.join(last))}" if any(last) else trigger
 
 
 def being_tested(node: Node, settings: Settings) -> bool:
@@ -101,9 +110,9 @@ def being_tested(node: Node, settings: Settings) -> bool:
     )
 
 
-def reason_of(trigger: str) -> tuple[str, str]:
+def reason_of(node: Node, settings: Settings, trigger: str) -> tuple[str, str]:
     """Reason and sentence for the condition of a node that is held for this occasion."""
-    if trigger.startswith(REQUALIFY + MARK):
+    if trigger.startswith(REQUALIFY + MARK) and asked(node, settings, trigger):
         return "Suspected", f"a monitor suspects it: {trigger.removeprefix(REQUALIFY + MARK)}"
     return _REASONS[trigger.partition("-")[0]]
 

@@ -52,8 +52,13 @@ def add_taint(node: Node, key: str, *, stamps: Mapping[str, str] | None = None) 
 
 
 def annotate(node: Node, stamps: Mapping[str, str]) -> Patch:
-    """Set annotations of ours on the very node that was seen."""
-    return [*_same(node), *_annotated(node, stamps)]
+    """Set annotations of ours on the very object that was seen, in the version that we saw.
+
+    What somebody has written since, another request or suspicion, would be overwritten.
+    """
+    version = _version(node)
+    same = [test for test in _same(node) if test != version]
+    return [version, *same, *_annotated(node, stamps)]
 
 
 def _same(node: Node) -> Patch:

@@ -42,11 +42,12 @@ from nodeproof.gate.occasion import (
     lost_its_word,
     occasion,
     reason_of,
+    selected,
     settled,
     token,
 )
 from nodeproof.gate.proof import Judged, Ruling
-from nodeproof.gate.saying import heartbeat, hold, message_of, say
+from nodeproof.gate.saying import doubt_told, doubted, heartbeat, hold, message_of, say
 from nodeproof.gate.settings import Draining, Settings
 from nodeproof.gate.together import follow, found_before, measured_now
 from nodeproof.verdict import Decision
@@ -79,6 +80,7 @@ class Known:
     judged: Mapping[str, Judged] | None = None
     tenants: Sequence[Tenant] = ()
     devices: str = ""
+    also: str = ""  # what another source says they are
     room: int = 1
     served_held: int = 0
     breaker: str = ""
@@ -89,37 +91,44 @@ class Known:
 def plan(node: Node, known: Known, settings: Settings, *, now: float) -> Plan:
     """Decide what to do about one node at `now`, seconds since 1970."""
     names = settings.names
-    if node.deleting or not _selected(node, settings):
+    if node.deleting or not selected(node, settings):
         return Plan(phase=Phase.OUTSIDE)
     if not node.boot_id:
         return hold(node, settings, "BootUnknown", "the node does not tell its boot id", now)
     wanted = occasion(node, known.devices, settings)
-    if wanted is None:
-        return _serving(node, known, settings, now)
-    if wanted == SERVED and known.served_held >= settings.served_at_once:
-        text = "it served before the gate was installed; others like it are being tested"
-        return say(
-            node, settings, now, Phase.GRANDFATHERED, "Unknown", SERVED_LATER, text, wake_s=60.0
-        )
+    later = wanted == SERVED and known.served_held >= settings.served_at_once
+    if wanted is None or later:
+        return _serving(node, known, settings, now, later=later)
     if not node.has(names.pending):
         if held := settled(node, settings, wanted):
             return hold(node, settings, held.reason, held.text, now, status=held.status)
-        reason, text = reason_of(wanted)
+        reason, text = reason_of(node, settings, wanted)
         return hold(node, settings, reason, text, now)
     return _pending(node, known, settings, wanted, now)
 
 
-def _serving(node: Node, known: Known, settings: Settings, now: float) -> Plan:
-    """What to do about a node that serves: nothing, unless somebody suspects it."""
+def _serving(node: Node, known: Known, settings: Settings, now: float, *, later: bool) -> Plan:
+    """What to do about a node that serves: nothing, unless somebody suspects it.
+
+    `later` it is tested anyway, as one that served before the installation.
+    """
     accepted = node.accepted(settings.names) or lost_its_word(node, settings)
     phase = Phase.ACCEPTED if accepted else Phase.GRANDFATHERED
-    doubt = suspicion.against(node, settings)
-    if doubt and not known.crowded:
-        return _suspected(node, settings, phase)
-    if doubt:
-        doubt = f"{known.crowded}; {doubt}"
-    said = heartbeat(node, phase, settings, now, doubt=doubt)
-    return Plan(phase=Phase.SUSPECT if doubt else phase, actions=said)
+    why_not, doubt = known.crowded, ""
+    if node.has(settings.names.quarantined):
+        why_not = "somebody quarantined it, and only who asks by hand has it tested"
+    if doubts := suspicion.doubts(node, settings):
+        if not why_not:
+            return _suspected(node, settings, phase)
+        phase, doubt = Phase.SUSPECT, "; ".join([why_not, *doubts])
+    if later:
+        text = "it served before the gate was installed; others like it are being tested"
+        return say(
+            node, settings, now, phase, "Unknown", SERVED_LATER,
+            doubted(text, doubt), *doubt_told(node, doubt), wake_s=60.0,
+        )  # fmt: skip
+    kept = Phase.ACCEPTED if accepted else Phase.GRANDFATHERED
+    return Plan(phase=phase, actions=heartbeat(node, kept, settings, now, doubt=doubt))
 
 
 def _suspected(node: Node, settings: Settings, phase: Phase) -> Plan:
@@ -127,14 +136,6 @@ def _suspected(node: Node, settings: Settings, phase: Phase) -> Plan:
     tell = Tell(reason="Suspected", message=suspicion.against(node, settings), warning=True)
     ask = Stamp(stamps=suspicion.asks(node, settings))
     return Plan(phase=phase, actions=(tell, ask), wake_s=1.0)
-
-
-def _selected(node: Node, settings: Settings) -> bool:
-    """Whether a node is ours: by its labels, or because it carries a taint of ours."""
-    names = settings.names
-    by_label = all(node.labels.get(k) == v for k, v in settings.selector.items())
-    # Labels of the hardware come late; a startup taint is there from the first moment.
-    return by_label or node.has(names.pending) or node.has(names.quarantined)
 
 
 def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: float) -> Plan:
@@ -152,10 +153,10 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
         return still(node, known.breaker, settings, held, stale, now, trigger)
     if current is None:
         return _first(node, known, settings, trigger, stale, now)
-    if not held and (came_up := suspicion.overtaken(node, settings)):
-        return Plan(phase=Phase.TESTING, actions=(Stamp(stamps=came_up),), wake_s=1.0)
     told = node.told_for_this_boot
     ending = ended(current, settings, now, told.message if told else "")
+    if ending is None and (came_up := suspicion.overtaken(node, settings)):
+        return Plan(phase=Phase.TESTING, actions=(Stamp(stamps=came_up),), wake_s=1.0)
     if ending is None:
         wake = current.created + wall_s(settings) - now
         return say(
@@ -258,9 +259,11 @@ def _ruled(
     now: float,
 ) -> Plan:
     """Act on what an attempt came to."""
-    if ruling.decision is Decision.ACCEPT and known.devices not in {"", ruling.devices}:
+    if ruling.decision is Decision.ACCEPT and {known.devices, known.also} - {"", ruling.devices}:
         ruling = undecided(
-            Ruling.FOREIGN, "the GPUs that were tested are not those in the node now"
+            Ruling.FOREIGN,
+            "the GPUs that were tested are not those in the node now, as its ResourceSlices or the "
+            f"annotation {settings.names.devices} say",
         )
     if ruling.decision is Decision.ACCEPT:
         return _passed(node, known, settings, trigger, job, ruling, stale, now)

@@ -96,18 +96,29 @@ def heartbeat(
     if told is None:
         text = "it served before the gate was installed, and is tested after its next boot"
         return (Say(status="Unknown", reason=GRANDFATHERED, message=message_of(node, text)),)
-    message = told.message.partition(_DOUBTED)[0]
-    if doubt:
-        added = _fitting(_DOUBTED + doubt, _LONGEST // 2)
-        message = message[: _LONGEST - len(added)] + added
+    message = doubted(told.message.partition(_DOUBTED)[0], doubt)
     same = message == told.message
     fresh = told.heartbeat is not None and now - told.heartbeat < settings.heartbeat_s
     if same and (fresh or phase is not Phase.ACCEPTED):
         return ()
     say = Say(status=told.status, reason=told.reason, message=message)
-    if same or not doubt:
-        return (say,)
-    return (Tell(reason="SuspectServes", message=doubt, warning=True), say)
+    return (say,) if same else (*doubt_told(node, doubt), say)
+
+
+def doubted(text: str, doubt: str) -> str:
+    """What a condition says of a node that serves, with what speaks against it."""
+    added = _fitting(_DOUBTED + doubt, _LONGEST // 2) if doubt else ""
+    return text[: _LONGEST - len(added)] + added
+
+
+def doubt_told(node: Node, doubt: str) -> tuple[Action, ...]:
+    """The event that a node serves on though somebody suspects it, unless its condition says so."""
+    if not doubt or (
+        node.condition
+        and node.condition.message == doubted(node.condition.message.partition(_DOUBTED)[0], doubt)
+    ):
+        return ()
+    return (Tell(reason="SuspectServes", message=doubt, warning=True),)
 
 
 def differs(node: Node, status: str, reason: str) -> bool:

@@ -8,6 +8,8 @@ And one that takes its word back proves nothing by that: what came up during a t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nodeproof.gate.names import Names
 from nodeproof.gate.node import Node
 from nodeproof.gate.patches import short
@@ -21,25 +23,36 @@ _BETWEEN = "; "  # no type of a condition has it
 
 def doubts(node: Node, settings: Settings) -> tuple[str, ...]:
     """The suspicions that the node was not tested for, as words that name each."""
-    noted = _noted(node, settings)
-    open_ = [word.removeprefix(_OPEN) for word in noted if word.startswith(_OPEN)]
-    fresh = [word for word in _standing(node, settings) if word not in noted]
-    return tuple(dict.fromkeys([*open_, *fresh]))
+    open_ = [word.removeprefix(_OPEN) for word in _noted(node, settings) if _is_open(word)]
+    return tuple(dict.fromkeys([*open_, *_fresh(node, settings)]))
+
+
+def answered(node: Node, settings: Settings) -> tuple[str, ...]:
+    """The suspicions that a test was started for since the node was last in service."""
+    return tuple(word for word in _noted(node, settings) if not _is_open(word))
 
 
 def overtaken(node: Node, settings: Settings) -> dict[str, str]:
-    """The annotation that keeps what came up during a test; empty where nothing did."""
-    noted, open_ = _noted(node, settings), [_OPEN + word for word in doubts(node, settings)]
-    if set(open_) <= set(noted):
+    """The annotation that keeps what came up during a test; empty where nothing did.
+
+    Of each condition the last one: one is enough to have the node tested again, and a monitor that
+    goes back and forth fills no annotation.
+    """
+    fresh = _fresh(node, settings)
+    if not fresh:
         return {}
-    kept = [word for word in noted if word in _standing(node, settings)]
-    return {settings.names.suspected: _BETWEEN.join([*kept, *open_])}
+    again = tuple(_OPEN + word.partition("=")[0] + "=" for word in fresh)
+    kept = [word for word in _noted(node, settings) if not word.startswith(again)]
+    return _annotation(settings, [*kept, *(_OPEN + word for word in fresh)])
 
 
 def tested_for(node: Node, settings: Settings) -> dict[str, str]:
-    """The annotation that a test which starts now answers all that was said against the node."""
-    words = dict.fromkeys([*doubts(node, settings), *_standing(node, settings)])
-    return {settings.names.suspected: _BETWEEN.join(words)}
+    """The annotation that a test which starts now answers all that was said against the node.
+
+    What was answered before stays as long as the node is held: Jobs are told apart by it.
+    """
+    before = answered(node, settings) if node.has(settings.names.pending) else ()
+    return _annotation(settings, [*before, *doubts(node, settings), *_standing(node, settings)])
 
 
 def asks(node: Node, settings: Settings) -> dict[str, str]:
@@ -57,9 +70,10 @@ def against(node: Node, settings: Settings) -> str:
 
 
 def held(node: Node, names: Names) -> bool:
-    """Whether the request that stands unanswered on the node is one of a suspicion."""
+    """Whether the node is held, or is about to be, because somebody suspected it."""
     word = node.annotations.get(names.requalify, "")
-    return word.startswith(MARK) and word != node.annotations.get(names.requalified)
+    asked = word != node.annotations.get(names.requalified)
+    return word.startswith(MARK) and (asked or node.has(names.pending))
 
 
 def crowded(holding: int, alike: int, kind: str, settings: Settings) -> str:
@@ -75,8 +89,21 @@ def crowded(holding: int, alike: int, kind: str, settings: Settings) -> str:
     )
 
 
+def _annotation(settings: Settings, words: Iterable[str]) -> dict[str, str]:
+    return {settings.names.suspected: _BETWEEN.join(dict.fromkeys(words))}
+
+
 def _noted(node: Node, settings: Settings) -> list[str]:
-    return node.annotations.get(settings.names.suspected, "").split(_BETWEEN)
+    return [w for w in node.annotations.get(settings.names.suspected, "").split(_BETWEEN) if w]
+
+
+def _is_open(word: str) -> bool:
+    return word.startswith(_OPEN)
+
+
+def _fresh(node: Node, settings: Settings) -> list[str]:
+    noted = {word.removeprefix(_OPEN) for word in _noted(node, settings)}
+    return [word for word in _standing(node, settings) if word not in noted]
 
 
 def _standing(node: Node, settings: Settings) -> tuple[str, ...]:
