@@ -52,7 +52,7 @@ class World(Others):
         self.spent: set[str] = set()  # names of Jobs that have released the node
         self.freed: set[tuple[str, str]] = set()  # uid and boot of what was released
         self.suspicions: set[float | None] = set()  # when those began that the gate has seen
-        self.outdone: set[str] = set()  # names of Jobs that a suspicion came after
+        self.outdone: set[str] = set()  # uids of Jobs that a suspicion came after
         self.lifts = 0
         self._nonces = itertools.count(1)
         self.views = [self.view()]
@@ -87,7 +87,7 @@ class World(Others):
                     return made
             if not learned:
                 break
-        if not stale and node.boot_id:
+        if not stale and node.boot_id and node.has(NAMES.pending):
             self._one_test_at_a_time()
         return made
 
@@ -209,7 +209,7 @@ class World(Others):
         if told is None or told.status != "True" or told.transition in self.suspicions:
             return
         self.suspicions.add(told.transition)
-        self.outdone |= {j["metadata"]["name"] for j in self.store.objects("jobs")}
+        self.outdone |= {j["metadata"]["uid"] for j in self.store.objects("jobs")}
 
     def strip(self) -> None:
         super().strip()
@@ -261,7 +261,7 @@ class World(Others):
             code = {"accept": 0, "reject": 10, "undecided": 11}[how]
             self.evidence.append((message, log))
             if how == "accept" and self.boot == told(job, "boot-id"):
-                by = told(job, "trigger"), job["metadata"]["name"]
+                by = told(job, "trigger"), job["metadata"]["uid"]
                 self.proved.add((node["metadata"]["uid"], self.boot, *by))
         image = "sha256:" + "2e" * 32 if how == "other image" else DIGEST
         self._end(job, code=code, message=message, log=log, image=image, more=more)

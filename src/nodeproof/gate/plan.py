@@ -131,11 +131,11 @@ def _serving(node: Node, known: Known, settings: Settings, now: float, *, later:
     return Plan(phase=phase, actions=heartbeat(node, kept, settings, now, doubt=doubt))
 
 
-def _suspected(node: Node, settings: Settings, phase: Phase) -> Plan:
+def _suspected(node: Node, settings: Settings, phase: Phase, *stale: Action) -> Plan:
     """Ask for a test as a person would: all that follows is what follows from that."""
     tell = Tell(reason="Suspected", message=suspicion.against(node, settings), warning=True)
     ask = Stamp(stamps=suspicion.asks(node, settings))
-    return Plan(phase=phase, actions=(tell, ask), wake_s=1.0)
+    return Plan(phase=phase, actions=(*stale, tell, ask), wake_s=1.0)
 
 
 def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: float) -> Plan:
@@ -156,7 +156,7 @@ def _pending(node: Node, known: Known, settings: Settings, trigger: str, now: fl
     told = node.told_for_this_boot
     ending = ended(current, settings, now, told.message if told else "")
     if ending is None and (came_up := suspicion.overtaken(node, settings)):
-        return Plan(phase=Phase.TESTING, actions=(Stamp(stamps=came_up),), wake_s=1.0)
+        return Plan(phase=Phase.TESTING, actions=(*stale, Stamp(stamps=came_up)), wake_s=1.0)
     if ending is None:
         wake = current.created + wall_s(settings) - now
         return say(
@@ -285,7 +285,7 @@ def _passed(
     """Release a node that passed, if nothing has come up since and no group is to be passed, too."""
     names = settings.names
     if suspicion.doubts(node, settings):
-        return _suspected(node, settings, Phase.WAITING)
+        return _suspected(node, settings, Phase.WAITING, *stale)
     if text := node.not_ready:
         # Karpenter puts the taint back on a node that it has not registered.
         return say(
