@@ -206,6 +206,15 @@ def test_a_document_that_is_cut_anywhere_passes_nothing(document):
         assert reading.fields["facts"]["complete"] is False
 
 
+@pytest.mark.parametrize("left", ['ts: "1", "status": "Fail"}]}]}', '"status":"Fail"', "}]}"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_left_of_another_document_beside_a_whole_one_passes_nothing(left, order):
+    whole = json.dumps(v3())
+    assert dcgm_json.read(whole.encode(), {}).grade is Grade.PASS
+    text = "\n".join([left, whole][::order])
+    assert dcgm_json.read(text.encode(), {}).grade is Grade.ERROR
+
+
 def test_a_status_that_can_be_read_is_read_before_the_cut_and_half_a_word_is_not():
     text = styled(v4({"memory": ["Pass", ("Fail", FAULTY_MEMORY)]}))
     shown = text.index('"status" : "Fail"') if '"status" : "Fail"' in text else text.index('"Fail"')

@@ -15,7 +15,8 @@ _LONGEST = 18  # digits of a number; a longer one is no count of anything
 
 # Where a document may begin: words around it hold brackets and braces of their own.
 _START = re.compile(r'\{\s*+(?=["}]|\Z)|\[\s*+(?=[\[{\]"]|\Z)')
-_STRAY = re.compile(r"^[ \t]*+[}\]]", re.MULTILINE)
+# What stands outside of every document and was a part of one: a bracket that closes, a key.
+_STRAY = re.compile(r'^[ \t]*+[}\]]|"[^"\n]*+"[ \t]*+:', re.MULTILINE)
 _TOKEN = re.compile(
     r'\s*+(?:(?P<mark>[{}\[\],:])|"(?P<text>(?:[^"\\]++|\\.)*+)"|(?P<word>[^\s{}\[\],:"]++))',
     re.DOTALL,
