@@ -122,3 +122,18 @@ def test_numbers_of_switches_are_not_taken_for_those_of_gpus():
         "| CPU ID | Device |\n| 0      | Device UUID: CPU-1 |\n"
     )
     assert dcgm_discovery.gpus_of(text) == {0: {"pci": "00000000:1B:00.0", "uuid": "GPU-1"}}
+
+
+@pytest.mark.parametrize(
+    ("states", "grade"),
+    [
+        (["Failure", "Heal", "Healthy"], Grade.FAIL),
+        (["Heal", "Healthy"], Grade.ERROR),
+        (["Warning", "Heal", "Healthy"], Grade.ERROR),
+        (["Healthy", "Warning", "Healthy"], Grade.WARN),
+        (["Healthy", "Healthy"], Grade.PASS),
+    ],
+)
+def test_of_several_states_the_worst_stands_and_a_word_that_is_none_hides_none(states, grade):
+    rows = "".join(f"| {'Overall Health':25} | {state:56} |\n" for state in states)
+    assert dcgm_health_text.read(f"| Health Monitor Report |\n{rows}".encode(), {}).grade is grade

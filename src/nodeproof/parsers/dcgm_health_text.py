@@ -78,10 +78,9 @@ class _Report:
 
     @staticmethod
     def _worse(before: str | None, now: str) -> str:
-        order = ("healthy", "warning", "failure")
-        if before in order and now in order:
-            return max(before, now, key=order.index)
-        return now
+        # A word that is none stays as one, whatever is said after it, and hides no failure.
+        order = {"healthy": 0, "warning": 1, "failure": 3}
+        return now if before is None else max(before, now, key=lambda state: order.get(state, 2))
 
     def links_down(self) -> dict[str, list[int]]:
         """Numbers of the links that are down, by GPU, in the order of the text."""
