@@ -166,6 +166,30 @@ def test_it_goes_on_looking_and_ends_when_it_is_told_to(look, server, machine):
     assert wrote(server) == [AT, AT]
 
 
+def test_a_driver_that_hangs_is_said_and_holds_nobody(look, server, machine):
+    hung = machine.gpus / "0000:01:00.0/information"
+    hung.unlink()
+    os.mkfifo(hung)  # whoever opens it waits
+    done = look()
+    assert done.returncode == 11
+    assert "does not answer" in done.stderr
+    assert wrote(server) == []
+    with subprocess.Popen(
+        [*NODEPROOF, *look.words, "--interval", "1"],
+        env=look.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert "does not answer" in process.stderr.readline()
+        with hung.open("w") as answer:  # which it does at last; and from now on at once
+            machine.put(1)
+            answer.write(TEXT.format(UUID.format(1), "No"))
+        until(lambda: noted(server))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
 # --- what the gate makes of it ------------------------------------------------------------------
 
 
