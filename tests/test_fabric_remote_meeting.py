@@ -196,7 +196,7 @@ def test_of_a_rank_lost_in_mid_exchange_the_others_hear_in_time_and_can_meet_aga
     for worker in others:
         assert worker.done["type"] == "UnfinishedError"
         named = f"rank 1 (cpu0 of host1), process {lost.process.pid}, got no further than"
-        unknown = "so none can be named, and the fabric is the suspect"
+        unknown = "so none can be named"
         assert named in worker.done["message"] or unknown in worker.done["message"]
     assert [r["wrong"] for r in hosts.results()] == [0, 0, 0]
 
