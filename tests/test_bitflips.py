@@ -76,7 +76,10 @@ def against(told: Verdict, device: str) -> list[Reason]:
 
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(d, marks=[pytest.mark.long] if d == "float8_e4m3fn" else []) for d in CHECKS],
+    [
+        pytest.param(d, marks=[] if d in {"float32", "bfloat16"} else pytest.mark.long)
+        for d in CHECKS
+    ],
 )
 def test_a_bit_in_the_product_under_test_names_device_dtype_row_column_and_bit(tmp_path, dtype):
     found = suites(tmp_path, CHECKS[dtype], flipping(dtype, 1))
@@ -90,7 +93,7 @@ def test_a_bit_in_the_product_under_test_names_device_dtype_row_column_and_bit(t
     assert not against(told, "cpu0")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("int8", marks=pytest.mark.long), "bfloat16"])
 def test_a_device_that_is_broken_for_good_is_condemned_and_not_excused(tmp_path, dtype):
     """Its own faults are in the planted run too, and may not make the detector look broken."""
     told = decide(suites(tmp_path, CHECKS[dtype], flipping(dtype, "every")), manifest.shipped())
@@ -133,6 +136,7 @@ def test_a_bit_in_the_long_load_condemns_its_device_alone(tmp_path):
     assert "have the named part replaced" in text
 
 
+@pytest.mark.long
 def test_a_bit_flipped_in_the_test_memory_from_outside_is_found_and_located(tmp_path):
     run = Rehearsal(tmp_path)
     filled = run.wait_for(lambda r: r.get("name") == "memory.filled" and r["device"] == "cpu0")

@@ -49,7 +49,7 @@ JUDGED = [
     ("plugin/judging.py", "broken = [m for m in taken if not m.held]", "broken: list[Measurement] = []", "clock", "clock.source"),
     ("case.py", "elif found[key] == 0 and", "elif False and", "cores", WITHHELD),
 ]  # fmt: skip
-SHORT = {"int8", "fp32", "collective_data", "cores", "collective_bandwidth", "time_sync", "clock"}
+SHORT = {"int8", "collective_data", "cores", "time_sync", "clock"}
 
 
 def run_with(folder: Path, file: str, old: str, new: str, test: str) -> results.Results:

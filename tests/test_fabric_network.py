@@ -16,8 +16,7 @@ from fabric_group import ACCEPT, REJECT, UNDECIDED, group, sabotage
 
 SLOW = netns.MBIT / 4
 DRAW = random.SystemRandom()
-# A group of eight takes a minute or two of both cores; a landing has one sound and one slow one.
-LONG = pytest.mark.long
+LONG = pytest.mark.long  # a group of eight takes a minute or two of both cores
 
 
 def statuses(ours, status):
@@ -31,29 +30,32 @@ def agreed(ours):
     return whom[0]
 
 
-def test_a_sound_group_of_eight_blames_nobody(tmp_path):
-    with group(tmp_path, 8) as ours:
+@pytest.mark.parametrize("hosts", [4, pytest.param(8, marks=LONG)])
+def test_a_sound_group_blames_nobody(tmp_path, hosts):
+    with group(tmp_path, hosts) as ours:
         ours.start()
         assert ours.finish() == statuses(ours, ACCEPT), ours.told()
-        assert ours.missing_files(range(8)) == []
+        assert ours.missing_files(range(hosts)) == []
         assert ours.verdict()["failed"] == ours.verdict()["undecided"] == []
         assert ours.left_over() == []
         record = ours.record()
-        assert [row["answer"]["wrong"] for row in record["whole"]["ranks"]] == [0] * 8
+        assert [row["answer"]["wrong"] for row in record["whole"]["ranks"]] == [0] * hosts
         assert {end for pair in record["pairs"] for end in (pair["a"], pair["b"])} == {
-            f"host{host}" for host in range(8)
+            f"host{host}" for host in range(hosts)
         }
 
 
-@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=LONG) for run in range(1, 20))])
-def test_one_slow_host_of_eight_is_named_and_no_other(tmp_path, run):
-    slow = DRAW.randrange(8)
-    with group(tmp_path, 8) as ours:
+@pytest.mark.parametrize(
+    ("hosts", "run"), [(4, 0), *(pytest.param(8, run, marks=LONG) for run in range(20))]
+)
+def test_one_slow_host_is_named_and_no_other(tmp_path, hosts, run):
+    slow = DRAW.randrange(hosts)
+    with group(tmp_path, hosts) as ours:
         ours.network.slow(slow, SLOW)
         ours.start()
         assert ours.finish() == statuses(ours, REJECT), (slow, ours.told())
         assert agreed(ours) == {f"host{slow}"}, ours.told()
-        assert ours.missing_files(range(8)) == ours.left_over() == []
+        assert ours.missing_files(range(hosts)) == ours.left_over() == []
 
 
 @LONG

@@ -119,7 +119,10 @@ def test_a_kernel_log_that_may_not_be_read_is_no_log_without_xids(two):
         assert "when the run began" in finding["summary"]
 
 
-@pytest.mark.parametrize(("nvml", "cuda", "only"), [(2, 1, "nvml"), (1, 2, "cuda")])
+@pytest.mark.parametrize(
+    ("nvml", "cuda", "only"),
+    [pytest.param(2, 1, "nvml", marks=pytest.mark.long), (1, 2, "cuda")],
+)
 def test_a_gpu_that_only_one_of_two_lists_is_named_and_not_lost(node, libraries, nvml, cuda, only):
     run = Run(node, libraries, nvml=GPUS[:nvml], cuda=GPUS[:cuda])
     assert run.status == 11, run.text
@@ -131,6 +134,7 @@ def test_a_gpu_that_only_one_of_two_lists_is_named_and_not_lost(node, libraries,
     assert GPUS[1] in {d["id"] for d in run.told["devices"]}
 
 
+@pytest.mark.long
 def test_fewer_gpus_than_expected_are_a_reject_since_the_driver_answered(node, libraries):
     put_gpu(node / "root", "0000:3d:00.0")
     run = Run(node, libraries, "--expect-gpus=3")
@@ -174,6 +178,7 @@ def test_the_gpu_behind_a_driver_that_hangs_is_named_by_the_kernels_log(node, li
     assert {r["check"] for r in run.told["failed"]} == {"node.log.events"}
 
 
+@pytest.mark.long
 def test_a_driver_that_hangs_costs_the_run_its_devices_and_not_its_end(node, libraries):
     run = Run(node, libraries, "--deadline=30", HANG="nvmlInitWithFlags")
     run.complete()

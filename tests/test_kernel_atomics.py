@@ -205,15 +205,16 @@ def test_planted_faults_turn_the_checks_to_fail_in_a_run_of_their_own(tmp_path):
     assert {f.outcome for f in found.findings} == {"pass"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        pytest.param("kernels/atomics.py", "right = bits == wanted", "right = bits == bits", marks=pytest.mark.long),
-        pytest.param("kernels/atomics.py", "np.flatnonzero(~right).tolist()", "[]", marks=pytest.mark.long),
-        pytest.param("kernels/atomics.py", "self.wrong += len(wrong)", "self.wrong += 0", marks=pytest.mark.long),
+        ("kernels/atomics.py", "right = bits == wanted", "right = bits == bits"),
+        ("kernels/atomics.py", "np.flatnonzero(~right).tolist()", "[]"),
+        ("kernels/atomics.py", "self.wrong += len(wrong)", "self.wrong += 0"),
         ("kernels/atomics.py", "right = self._compare(case, number, expected, given, place)", "right = right"),
-        pytest.param("acceptance/test_onchip.py", "        at_least=due,\n", "", marks=pytest.mark.long),
-        pytest.param("acceptance/test_onchip.py", 'result["updates"], at_least=1)', 'result["updates"])', marks=pytest.mark.long),
+        ("acceptance/test_onchip.py", "        at_least=due,\n", ""),
+        ("acceptance/test_onchip.py", 'result["updates"], at_least=1)', 'result["updates"])'),
     ],
 )  # fmt: skip
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(tmp_path, file, old, new):

@@ -473,12 +473,10 @@ def test_copies_that_are_left_out_are_no_pass_of_a_whole_run(tmp_path, file, old
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "old", "new"),
-    [
-        pytest.param(*row, marks=[] if "self.checked" in row[2] else [pytest.mark.long])
-        for row in BROKEN
-    ],
+    BROKEN,
 )
 def test_a_comparison_of_copies_that_is_broken_is_a_self_test_that_is_missed(
     tmp_path, file, old, new

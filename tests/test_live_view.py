@@ -123,7 +123,8 @@ def test_findings_scroll_by_above_the_table(screen):
 
 
 @pytest.mark.parametrize(
-    ("environment", "codes"), [({"NO_COLOR": "1"}, COLOURS), ({"TERM": "dumb"}, CODES)]
+    ("environment", "codes"),
+    [({"NO_COLOR": "1"}, COLOURS), pytest.param({"TERM": "dumb"}, CODES, marks=pytest.mark.long)],
 )
 def test_a_terminal_that_wants_no_colours_gets_none(screen, environment, codes):
     run = screen(**environment)
@@ -136,6 +137,7 @@ def test_a_terminal_that_wants_no_colours_gets_none(screen, environment, codes):
     assert "stopped by SIGINT" in re.sub(r"\s+", " ", run.text)
 
 
+@pytest.mark.long
 def test_a_narrow_terminal_is_no_reason_to_fail(screen):
     run = screen(columns=30)
     run.wait_for("cpu1")

@@ -164,12 +164,10 @@ def selftested(monkeypatch, profile="deep"):
     monkeypatch.setenv("PYTEST_ADDOPTS", f"--nodeproof-profile={profile} --nodeproof-selftest-only")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "old", "new", "check"),
-    [
-        pytest.param(*row, id=f"{row[3]}: {row[1][:40]}", marks=[pytest.mark.long] if n else [])
-        for n, row in enumerate(DEAD)
-    ],
+    [pytest.param(*row, id=f"{row[3]}: {row[1][:40]}") for row in DEAD],
 )
 def test_a_comparison_that_is_broken_is_a_self_test_that_is_missed(
     tmp_path, monkeypatch, file, old, new, check

@@ -188,6 +188,7 @@ def test_what_is_no_pass_ends_with_1_though_pytest_itself_may_call_it_good(tmp_p
     assert ran.doubts("site.case.sound") == set()
 
 
+@pytest.mark.long
 def test_a_second_run_does_not_add_to_the_results_of_the_first(tmp_path):
     words = [*QUICK, "-q", "-k", "sound", "--nodeproof-cpu-devices=1"]
     first = run_pytest(site(tmp_path), *words)

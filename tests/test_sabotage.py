@@ -28,9 +28,10 @@ def injure(run: Rehearsal, how: str, group: Path | None) -> tuple[str, ...]:
     return BURNIN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
-    ["SIGKILL", *(pytest.param(how, marks=pytest.mark.long) for how in ("SIGSTOP", "memory"))],
+    ["SIGKILL", "SIGSTOP", "memory"],
 )
 def test_an_injured_worker_makes_undecided_and_leaves_its_peer_unblamed(tmp_path, how, request):
     group = request.getfixturevalue("small_memory") if how == "memory" else None
@@ -56,6 +57,7 @@ def test_an_injured_worker_makes_undecided_and_leaves_its_peer_unblamed(tmp_path
         assert "out of memory" in findings[lost[0], "cpu1"]["summary"]
 
 
+@pytest.mark.long
 def test_a_rank_killed_in_a_collective_is_blamed_and_its_peer_meets_its_successor(tmp_path):
     run = Rehearsal(tmp_path, only="test_collective_data")
     run.wait_for(lambda r: r.get("name") == "check.started" and "collective" in r["check"])
@@ -106,6 +108,7 @@ def test_a_line_that_cannot_be_shown_costs_no_report(tmp_path):
     assert all((run.output / name).stat().st_size > 0 for name in FIVE)
 
 
+@pytest.mark.long
 def test_a_killed_test_process_costs_the_run_and_not_the_report(tmp_path):
     run = Rehearsal(tmp_path)
     run.wait_for_load()
