@@ -110,6 +110,29 @@ def test_two_controllers_in_turn_do_no_harm(name):
         assert outcome(life) == end
 
 
+@pytest.mark.parametrize("name", SCENES)
+def test_controllers_that_see_nothing_new_undo_nothing(name):
+    """One for each moment of a scene, which looks again when all is over."""
+    end, _ = undisturbed(name)
+    with living() as life:
+        settle, blind = life.settle, []
+
+        def settled() -> None:
+            blind.append(life.controller())
+            blind[-1].stop()
+            settle(main)
+            blind.append(life.controller())
+            blind[-1].stop()
+
+        main = life.controller()
+        life.settle = settled  # type: ignore[method-assign]
+        SCENES[name](life)
+        for controller in blind * 2:
+            controller.look(life.node()["metadata"]["uid"])
+        settle(main)
+        assert outcome(life) == end
+
+
 def _wait(life: Life, what: Any) -> None:
     """Wait for the cluster to come to a state, woken by each change of it."""
     deadline = time.monotonic() + 60

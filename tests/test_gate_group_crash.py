@@ -161,6 +161,31 @@ def test_killed_at_any_write_it_comes_to_the_same_end(name, moment):
 
 
 @pytest.mark.parametrize("name", SCENES)
+def test_controllers_that_see_nothing_new_undo_nothing(name):
+    """One for each moment of a scene, which looks again when all is over."""
+    end, _ = undisturbed(name)
+    with living(group_most=2) as life:
+        wrong = watch(life)
+        settle, blind = life.settle, []
+
+        def settled() -> None:
+            for then in (lambda: settle(main), lambda: None):
+                blind.append(life.controller())
+                blind[-1].stop()
+                then()
+
+        main = life.controller()
+        life.settle = settled  # type: ignore[method-assign]
+        SCENES[name](life)
+        for controller in blind * 2:
+            for node in life.store.objects("nodes"):
+                controller.look(node["metadata"]["uid"])
+        settle(main)
+        assert outcome(life) == end
+        assert not wrong
+
+
+@pytest.mark.parametrize("name", SCENES)
 def test_two_controllers_in_turn_do_no_harm(name):
     end, _ = undisturbed(name)
     with living(group_most=2) as life:

@@ -237,7 +237,7 @@ class Controller:
             elif isinstance(action, Tell):
                 self._tell(action, node)
             else:
-                self._write(action, node)
+                node = self._write(action, node)
         return learned
 
     def _record(self, action: Record) -> None:
@@ -270,7 +270,8 @@ class Controller:
                 self._write(say, node)
             raise Refused(0, text) from None  # whatever its status, the node has not moved
 
-    def _write(self, action: Action, node: Node) -> None:
+    def _write(self, action: Action, node: Node) -> Node:
+        """Do an action; the node as it stands after that, which the plan's next one is done to."""
         request = writes.request(
             action,
             node,
@@ -280,19 +281,21 @@ class Controller:
             nonce=secrets.token_hex(16),
         )
         if request is None:
-            return
+            return node
         log.info("%s: %s", node.name, action)
         if self._dry:
-            return
+            return node
         answer = self._kube.send(request)
         if answer and answer.get("kind") == "Node":
             self._nodes.put(answer)
             self._fleet.take(uid_of(answer), self._nodes.get(uid_of(answer)))
-        elif answer and isinstance(action, Measure):
+            return node_of(answer, self._settings.names)
+        if answer and isinstance(action, Measure):
             self._groups.put(answer)
         elif answer and answer.get("kind") == "Job":
             self._jobs.put(answer)
             self._count(answer)
+        return node
 
     # --- what is known ----------------------------------------------------------------------
 

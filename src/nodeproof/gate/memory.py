@@ -14,6 +14,7 @@ from nodeproof.gate.writes import MERGE, Request
 
 NAME = "nodeproof-state"
 _KEPT = 200  # rulings; the breaker looks at the last few of a kind
+_TRIES = 5
 
 
 class Memory:
@@ -24,28 +25,33 @@ class Memory:
         self._maps = f"/api/v1/namespaces/{names.namespace}/configmaps"
         self.installed_at = 0.0
         self.rulings: tuple[Ruled, ...] = ()
+        self._version = ""  # of the map that `rulings` stand in
 
     def load(self, now: float) -> None:
         """Read the map, or make it: the first start is the time of installation. Raises `Refused`."""
         self.installed_at = now
-        made = self._make("[]")
-        found = made if made is not None else self._kube.get(f"{self._maps}/{NAME}")
-        data = found.get("data") or {}
+        found = self._make()
         try:
-            self.installed_at = float(data["installed-at"])
+            self.installed_at = float((found.get("data") or {})["installed-at"])
         except (KeyError, TypeError, ValueError):
             raise Refused(0, f"ConfigMap {NAME} does not say installed-at: delete it") from None
-        self.rulings = _rulings(data)
+        self._take(found)
 
-    def _make(self, rulings: str) -> Mapping[str, Any] | None:
+    def _take(self, found: Mapping[str, Any]) -> None:
+        self.rulings = _rulings(found.get("data") or {})
+        self._version = str((found.get("metadata") or {}).get("resourceVersion") or "")
+
+    def _make(self) -> Mapping[str, Any]:
+        """Make the map; the one that is there already, if there is one."""
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": NAME},
-            "data": {"installed-at": repr(self.installed_at), "rulings": rulings},
+            "data": {"installed-at": repr(self.installed_at), "rulings": "[]"},
         }
         request = Request(verb="POST", path=self._maps, body=body, settled=frozenset({409}))
-        return self._kube.send(request)
+        made = self._kube.send(request)
+        return made if made is not None else self._kube.get(f"{self._maps}/{NAME}")
 
     def record(self, ruled: Ruled) -> None:
         """Add a ruling, once for each node and answer. Raises `Refused`.
@@ -53,20 +59,33 @@ class Memory:
         An accept counts only as the end of a row of rejects: without one of its kind it is not
         written down, which most never are.
         """
-        if ruled.accepted and all(r.accepted or r.kind != ruled.kind for r in self.rulings):
-            return
+        for _ in range(_TRIES):
+            if ruled.accepted and all(r.accepted or r.kind != ruled.kind for r in self.rulings):
+                return
+            if self._written(ruled):
+                return
+        raise Refused(409, f"ConfigMap {NAME} moved {_TRIES} times while it was to be written to")
+
+    def _written(self, ruled: Ruled) -> bool:
+        """Write a ruling beside those that are known; `False` where others have come meanwhile."""
         same = (ruled.node_uid, ruled.accepted, ruled.reason)
         others = [r for r in self.rulings if (r.node_uid, r.accepted, r.reason) != same]
-        kept = tuple(sorted([*others, ruled], key=lambda r: r.at)[-_KEPT:])
+        kept = sorted([*others, ruled], key=lambda r: r.at)[-_KEPT:]
         text = json.dumps([dataclasses.asdict(r) for r in kept], separators=(",", ":"))
-        path, body = f"{self._maps}/{NAME}", {"data": {"rulings": text}}
+        path = f"{self._maps}/{NAME}"
+        body = {"metadata": {"resourceVersion": self._version}, "data": {"rulings": text}}
         try:
-            self._kube.send(Request(verb="PATCH", path=path, body=body, content=MERGE))
+            found = self._kube.send(Request(verb="PATCH", path=path, body=body, content=MERGE))
         except Refused as refusal:
-            if refusal.status != 404:
+            if refusal.status == 404:  # somebody deleted it: no node waits for that
+                self._take(self._make())
+            elif refusal.status == 409:  # another one leads, or did until just now
+                self._take(self._kube.get(path))
+            else:
                 raise
-            self._make(text)  # somebody deleted it: no node waits for that
-        self.rulings = kept
+            return False
+        self._take(found or {})
+        return True
 
 
 def _rulings(data: Mapping[str, Any]) -> tuple[Ruled, ...]:

@@ -1,4 +1,8 @@
-"""The writes that decide, as data: JSON Patches that change a node only as it was seen."""
+"""The writes that decide, as data: JSON Patches that change a node only as it was seen.
+
+Each tests the version of the object: what was decided on an older picture is not done. Two that lead
+at once, as when one stood still while its lease ran out, would else undo what the other has done.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,7 @@ Patch = list[dict[str, Any]]
 
 
 def lift(node: Node, names: Names, *, stamps: Mapping[str, str]) -> Patch:
-    """Release a node in one atomic request: the same object, in the very version that we saw.
-
-    Taints alone could come to look again as they did when the proof was read, with a request for
-    another test in between.
+    """Release a node in one atomic request.
 
     Both taints of ours go, whatever else is there stays in its place; `stamps` are annotations that
     say for what the node was accepted. The API answers 422 where anything has moved: read again and
@@ -31,7 +32,7 @@ def lift(node: Node, names: Names, *, stamps: Mapping[str, str]) -> Patch:
     if not places or not node.boot_id:
         msg = f"{node.name}: no taint of ours to lift, or no boot id"
         raise ValueError(msg)
-    patch = [_version(node), *_same(node)]
+    patch = _same(node)
     # From the end, so that no removal moves the next; the whole list is tested above all.
     patch += [{"op": "remove", "path": f"/spec/taints/{place}"} for place in reversed(places)]
     return patch + _annotated(node, {names.accepted_boot: node.boot_id, **stamps})
@@ -52,35 +53,25 @@ def add_taint(node: Node, key: str, *, stamps: Mapping[str, str] | None = None) 
 
 
 def annotate(node: Node, stamps: Mapping[str, str]) -> Patch:
-    """Set annotations of ours on the very object that was seen, in the version that we saw.
-
-    What somebody has written since, another request or suspicion, would be overwritten.
-    """
-    version = _version(node)
-    same = [test for test in _same(node) if test != version]
-    return [version, *same, *_annotated(node, stamps)]
+    """Set annotations of ours."""
+    return _same(node) + _annotated(node, stamps)
 
 
 def _same(node: Node) -> Patch:
-    """Tests that fail unless the node is what we decided about."""
-    patch = [_uid(node)]
-    if not node.raw_taints or not node.annotations:
-        # To add a list or a map would replace one that somebody has made since.
-        patch.append(_version(node))
+    """Tests that fail unless the node is what we decided about, and say of what it moved."""
+    patch: Patch = [
+        _test("/metadata/resourceVersion", node.version),
+        _test("/metadata/uid", node.uid),
+    ]
     if node.boot_id:
-        patch.append({"op": "test", "path": "/status/nodeInfo/bootID", "value": node.boot_id})
+        patch.append(_test("/status/nodeInfo/bootID", node.boot_id))
     if node.raw_taints:
-        taints = [dict(t) for t in node.raw_taints]
-        patch.append({"op": "test", "path": "/spec/taints", "value": taints})
+        patch.append(_test("/spec/taints", [dict(t) for t in node.raw_taints]))
     return patch
 
 
-def _version(node: Node) -> dict[str, Any]:
-    return {"op": "test", "path": "/metadata/resourceVersion", "value": node.version}
-
-
-def _uid(node: Node) -> dict[str, Any]:
-    return {"op": "test", "path": "/metadata/uid", "value": node.uid}
+def _test(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "test", "path": path, "value": value}
 
 
 def _annotated(node: Node, stamps: Mapping[str, str]) -> Patch:

@@ -92,12 +92,9 @@ def _patch(action: Action, node: Node, names: Names) -> patches.Patch | None:
 
 def _said(say: Say, node: Node, settings: Settings, now: float) -> Request:
     body: dict[str, Any] = {"status": {"conditions": [_condition(say, node, settings, now)]}}
-    body["metadata"] = {
-        "uid": node.uid
-    }  # of another node of that name the server refuses to change it, 422
-    if say.status == "True":
-        # Nor is a node called accepted on an old picture of it.
-        body["metadata"]["resourceVersion"] = node.version
+    # Of another node of that name the server refuses to change it, 422, and of one that has moved, 409:
+    # a condition that was true of an older picture would have what was released since held again.
+    body["metadata"] = {"uid": node.uid, "resourceVersion": node.version}
     path = f"/api/v1/nodes/{node.name}/status"
     return Request(verb="PATCH", path=path, body=body, content=MERGE)
 
