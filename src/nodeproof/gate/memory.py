@@ -30,15 +30,16 @@ class Memory:
     def load(self, now: float) -> None:
         """Read the map, or make it: the first start is the time of installation. Raises `Refused`."""
         self.installed_at = now
-        found = self._make()
-        try:
-            self.installed_at = float((found.get("data") or {})["installed-at"])
-        except (KeyError, TypeError, ValueError):
-            raise Refused(0, f"ConfigMap {NAME} does not say installed-at: delete it") from None
-        self._take(found)
+        self._take(self._make())
 
     def _take(self, found: Mapping[str, Any]) -> None:
-        self.rulings = _rulings(found.get("data") or {})
+        """Know what an answer holds. Raises `Refused` for one that is not the map: forget nothing."""
+        data = found.get("data") or {}
+        try:
+            installed_at = float(data["installed-at"])
+        except (KeyError, TypeError, ValueError):
+            raise Refused(0, f"ConfigMap {NAME} does not say installed-at: delete it") from None
+        self.installed_at, self.rulings = installed_at, _rulings(data)
         self._version = str((found.get("metadata") or {}).get("resourceVersion") or "")
 
     def _make(self) -> Mapping[str, Any]:
