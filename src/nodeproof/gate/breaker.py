@@ -30,8 +30,9 @@ def why_open(
     Two rules: several rejects in a row for one reason, whatever became of the nodes since (an
     autoscaler replaces them, and a bad image would condemn every replacement); and too large a
     share of the kind's nodes in quarantine at once. An accept of the kind, or time, ends the first,
-    a node less in quarantine the second. Rejects and nodes that stayed undecided make rows of their
-    own: one of these among those ends no row.
+    a node less in quarantine the second: a later reject for another reason does not, since it says
+    nothing for the suites. Rejects and nodes that stayed undecided make rows of their own: one of
+    these among those ends no row.
     """
     named = kind or "unknown"
     alike = [n for n in nodes if n.labels.get(settings.kind_label, "") == kind]
@@ -46,12 +47,13 @@ def why_open(
 
 
 def _row(rulings: Sequence[Ruled], named: str, settings: Settings, *, undecided: bool) -> str:
-    """Why the last of these rulings, oldest first, are a row that opens the breaker; `""`: none."""
+    """Why rulings since the last accept, of all these, oldest first, open the breaker; `""`: none."""
     alike = [r for r in rulings if r.accepted or (r.reason == TOO_OFTEN) == undecided]
-    latest = {r.node_uid: r for r in alike}
+    latest = {(r.node_uid, r.accepted, r.reason): r for r in alike}
     newest_first = sorted(latest.values(), key=lambda r: r.at, reverse=True)
-    row = list(itertools.takewhile(lambda r: not r.accepted, newest_first))[: settings.breaker_run]
-    if len(row) < settings.breaker_run or len({r.reason for r in row}) > 1:
-        return ""
-    what = "stayed undecided" if undecided else f"were rejected for one reason, {row[0].reason}"
-    return f"the last {len(row)} nodes of kind {named} {what}"
+    open_ones = itertools.takewhile(lambda r: not r.accepted, newest_first)
+    for reason, run in itertools.groupby(open_ones, key=lambda r: r.reason):
+        if (count := len(list(run))) >= settings.breaker_run:
+            what = "stayed undecided" if undecided else f"were rejected for one reason, {reason}"
+            return f"{count} nodes of kind {named} in a row {what}"
+    return ""

@@ -231,7 +231,8 @@ class Controller:
                 self._judged[job.uid] = self._judge(job, action, node)
                 learned = True
             elif isinstance(action, Record):
-                self._record(action)
+                if self._record(action):
+                    return True  # others' rulings may have opened the breaker
             elif isinstance(action, Test | Measure):
                 self._start(action, node)
             elif isinstance(action, Tell):
