@@ -267,3 +267,24 @@ def test_an_answer_without_a_date_moves_no_clock(monkeypatch, date):
         kube = Kube(server.client())
         kube.list(NODES)
         assert abs(kube.now() - time.time()) < 0.1
+
+
+def test_a_watch_that_lags_behind_an_answer_to_a_write_takes_nothing_back():
+    def seen(version):
+        return {"metadata": {"name": "a", "uid": "u", "resourceVersion": version}}
+
+    def late():
+        cache.put(seen("9"))
+        yield "MODIFIED", seen("8")
+        shown.append(cache.known())
+        yield "MODIFIED", seen("10")
+        shown.append(cache.known())
+        yield "DELETED", seen("11")
+        shown.append(cache.known())
+
+    shown = []
+    cache = following(Scripted(listing=[seen("5")], watching=late()))
+    cache.start()
+    until(lambda: len(shown) == 3)
+    cache.stop()
+    assert shown == [{"u": "9"}, {"u": "10"}, {}]

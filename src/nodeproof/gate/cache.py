@@ -166,6 +166,8 @@ class Cache:
         with self._lock:
             if kind == "DELETED":
                 self._drop(uid_of(found))
+            elif _older(found, self._objects.get(uid_of(found))):
+                return  # an answer to a write of ours was quicker
             else:
                 self._keep(found)
         self._changed(found)
@@ -212,6 +214,10 @@ def owner_of(found: Found) -> str:
 
 def _stamp(found: Found) -> str:
     return str((found.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def _older(found: Found, known: Found | None) -> bool:
+    return known is not None and _version(found) < _version(known)
 
 
 def _version(found: Found) -> int:
