@@ -70,6 +70,15 @@ def test_a_request_is_a_new_word_each_time(requalify, server):
     assert keys(server.store.get(AT)) == {"nvidia.com/gpu", PENDING["key"]}
 
 
+def test_a_word_that_was_answered_asks_for_nothing_and_says_so(requalify, server):
+    server.store.change(
+        AT, lambda n: n["metadata"]["annotations"].update({NAMES.requalified: "ticket-6"})
+    )
+    done = requalify("--word", "ticket-6", "--wait", "30")
+    assert done.returncode == 2
+    assert "take another word" in done.stderr
+
+
 def test_one_that_waits_ends_with_the_accept(requalify, server):
     on_request(
         server,

@@ -24,7 +24,13 @@ def main(args: argparse.Namespace) -> int:
     body = {"metadata": {"annotations": {names.requalify: word}}}
     try:
         kube = Kube.here()
-        kube.send(Request(verb="PATCH", path=path, body=body, content=MERGE))
+        answer = kube.send(Request(verb="PATCH", path=path, body=body, content=MERGE))
+        if node_of(answer or {}, names).annotations.get(names.requalified) == word:
+            print(
+                f"nodeproof: {args.node} was tested for {word} before: take another word",
+                file=sys.stderr,
+            )
+            return 2
         print(f"{args.node}: asked for another test, {names.requalify}={word}")
         return _wait(kube, path, names, word, args.wait) if args.wait else 0
     except Refused as error:
