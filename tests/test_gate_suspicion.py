@@ -264,6 +264,28 @@ def test_a_monitor_lifts_no_quarantine_that_a_person_laid():
     assert "somebody quarantined it" in does(made, Say)[0].message
 
 
+def passed(of):
+    """The node with the Job that its own look starts, which has ended in an accept."""
+    [test] = does(look(of), Started)
+    return look(of, known(over(trigger=test.trigger), judged=ruled(ACCEPT)))
+
+
+def test_nor_one_that_was_laid_while_the_node_was_tested():
+    asked = noted(
+        suspected(pending(taints=[GPU, PENDING, QUARANTINED])),
+        {NAMES.requalify: f"suspect: {WORD}", NAMES.suspected: WORD},
+    )
+    made = passed(asked)
+    assert not does(made, Lift)
+    assert stamps(made) == {NAMES.requalified: f"suspect: {WORD}"}
+    made = look(noted(asked, stamps(made)))
+    assert not does(made, Started)
+    assert says(made) == ("Unknown", "Quarantined")
+    assert "to test again" in does(made, Say)[0].message
+    by_hand = noted(asked, {NAMES.requalify: "ticket-7"})
+    assert says(passed(by_hand)) == ("True", "AllChecksPassed")
+
+
 def test_a_node_whose_turn_has_not_come_is_tested_when_somebody_suspects_it():
     how = {"installed_at": NOW - 1000, "served": Served.REQUALIFY}
     of = pending(taints=[GPU], created=NOW - 1e6)

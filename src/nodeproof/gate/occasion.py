@@ -132,6 +132,19 @@ def answer(node: Node, settings: Settings, trigger: str) -> dict[str, str]:
 
 _SETTLED = {
     ("False", Ruling.CONDEMNED.value): Phase.QUARANTINED,
+def quarantined_meanwhile(node: Node, settings: Settings, trigger: str) -> bool:
+    """Whether somebody quarantined the node while it was tested for what a monitor said.
+
+    What we quarantine is stamped with a reason. Only who asks by hand takes back what a hand did.
+    """
+    return (
+        trigger.startswith(REQUALIFY + MARK)
+        and asked(node, settings, trigger)
+        and node.has(settings.names.quarantined)
+        and not node.annotations.get(settings.names.held_for)
+    )
+
+
     ("Unknown", BREAKER_OPEN): Phase.QUARANTINED,
     ("Unknown", TOO_OFTEN): Phase.UNDECIDED,
 }

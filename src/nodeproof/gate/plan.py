@@ -39,8 +39,10 @@ from nodeproof.gate.occasion import (
     REQUALIFY,
     SERVED,
     SERVED_LATER,
+    answer,
     lost_its_word,
     occasion,
+    quarantined_meanwhile,
     reason_of,
     selected,
     settled,
@@ -287,6 +289,10 @@ def _passed(
     if suspicion.doubts(node, settings):
         return _suspected(node, settings, Phase.WAITING, *stale)
     if text := node.not_ready:
+    if quarantined_meanwhile(node, settings, trigger):
+        # Once what a monitor asked for is answered, the node is held for what a person did.
+        answers = Stamp(stamps=answer(node, settings, trigger))
+        return Plan(phase=Phase.QUARANTINED, actions=(*stale, answers), wake_s=1.0)
         # Karpenter puts the taint back on a node that it has not registered.
         return say(
             node, settings, now, Phase.WAITING, "Unknown", "NotReady",
