@@ -9,6 +9,7 @@ from gate_cluster import GPU, PENDING, SETTINGS
 from gate_nodes import (
     BOOT,
     NOW,
+    accepted,
     job,
     node,
     over,
@@ -184,6 +185,15 @@ def test_or_asked_to_leave_those_that_are_not_leaving_yet():
 def test_a_node_that_is_neither_selected_nor_held_is_let_alone():
     made = look(node(taints=[GPU], labels={"nvidia.com/gpu.present": "false"}))
     assert (made.phase, made.actions) == (Phase.OUTSIDE, ())
+
+
+def test_a_node_that_was_accepted_and_lost_its_label_is_held_after_its_next_boot():
+    """Whoever sets labels of the hardware takes them off when it starts anew."""
+    bare = {"labels": {"nvidia.com/gpu.present": "false"}}
+    assert look(accepted(**bare)).phase is Phase.ACCEPTED
+    made = look(accepted(boot="boot-2", **bare))
+    assert does(made, Hold)
+    assert says(made) == ("Unknown", "Rebooted")
 
 
 def test_a_node_whose_labels_are_late_is_held_by_its_startup_taint():

@@ -29,11 +29,13 @@ _REASONS = {
 
 
 def selected(node: Node, settings: Settings) -> bool:
-    """Whether a node is ours: by its labels, or because it carries a taint of ours."""
+    """Whether a node is ours: by its labels, a taint of ours, or because it was accepted once."""
     names = settings.names
     by_label = all(node.labels.get(k) == v for k, v in settings.selector.items())
-    # Labels of the hardware come late; a startup taint is there from the first moment.
-    return by_label or node.has(names.pending) or node.has(names.quarantined)
+    # Labels of the hardware come late, and go when who sets them restarts; a startup taint is there
+    # from the first moment, and what was accepted may serve an unproved boot without a label.
+    by_mark = node.has(names.pending) or node.has(names.quarantined)
+    return by_label or by_mark or bool(node.annotations.get(names.accepted_boot))
 
 
 def occasion(node: Node, devices: str, settings: Settings) -> str | None:
