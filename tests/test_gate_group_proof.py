@@ -381,7 +381,9 @@ def test_one_thing_that_is_wrong_never_accepts_and_is_named(what):
         (lambda r: r.replan(suite_digest=BAD), "suite digest"),
         (lambda r: r.replan(devices=(GROUP, *instead(3, boot_id=ANOTHER))), ANOTHER),
         (lambda r: r.replan(devices=(GROUP, *instead(2, devices=["GPU-1"]))), "its GPUs"),
+        (lambda r: r.replan(devices=(GROUP, *instead(2, devices=["\ud800"]))), "its GPUs"),
         (lambda r: r.replan(node={**r.plan.node, "boot_id": ANOTHER}), "no member's"),
+        (lambda r: r.replan(node={**r.plan.node, "boot_id": [ANOTHER]}), "no member's"),
     ],
 )
 def test_nor_does_a_run_that_binds_to_something_else_condemn(change, words):

@@ -357,15 +357,19 @@ class Controller:
     def _judge(self, job: Job, read: Read, node: Node) -> Judged:
         pod = next((p for p in job.pods if p.name == read.pod), None)
         text = logs.of(self._kube, self._settings.names, job, read.pod, now=self._clock())
-        return proof.judge(
-            job,
-            pod,
-            text,
-            node=node,
-            manifest=self._manifest,
-            settings=self._settings,
-            spec=self._spec,
-        )
+
+        def judging() -> Judged:
+            return proof.judge(
+                job,
+                pod,
+                text,
+                node=node,
+                manifest=self._manifest,
+                settings=self._settings,
+                spec=self._spec,
+            )
+
+        return proof.sure(judging, read.pod)
 
     # --- what moves -------------------------------------------------------------------------
 

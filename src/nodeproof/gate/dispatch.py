@@ -37,7 +37,8 @@ def digest(results: bytes) -> str:
 
 def digest_of_devices(ids: Iterable[str]) -> str:
     """One digest over a set of GPUs, by UUID."""
-    return digest("\n".join(sorted(ids)).encode())
+    # A node may write half a character; two such sets are no less different for that.
+    return digest("\n".join(sorted(ids)).encode(errors="surrogatepass"))
 
 
 def packed(results: bytes) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _foreign(
     wanted = {m.node: m.boot_id for m in group.members}
     if told != wanted:
         yield f"the results name members {_named(told)}, the Job {_named(wanted)}"
-    if plan is not None and plan.node.get("boot_id") not in set(wanted.values()):
+    if plan is not None and plan.node.get("boot_id") not in list(wanted.values()):
         yield f"the head was in boot {plan.node.get('boot_id') or 'unknown'}, which is no member's"
     gpus = next((_gpus(d) for d in rows if d.id == node.name), [])
     if len(gpus) != group.job.devices or dispatch.digest_of_devices(gpus) != tested:

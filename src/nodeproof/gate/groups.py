@@ -26,7 +26,7 @@ from nodeproof.gate.group import (
 )
 from nodeproof.gate.kube import Kube
 from nodeproof.gate.node import Node
-from nodeproof.gate.proof import Judged
+from nodeproof.gate.proof import Judged, sure
 from nodeproof.gate.settings import Settings
 from nodeproof.manifest import Manifest
 from nodeproof.spec import Spec
@@ -137,16 +137,20 @@ class Groups:
         group = next(g for g in known.groups if g.job.name == read.job)
         pod = next((p for p in group.job.pods if p.name == read.pod), None)
         text = logs.of(self._kube, self._settings.names, group.job, read.pod, now=now)
-        self._judged[group.job.uid, node.uid] = group_proof.judge(
-            group,
-            pod,
-            text,
-            node=node,
-            tested=tested,
-            manifest=self._manifest,
-            settings=self._settings,
-            spec=self._spec,
-        )
+
+        def judging() -> Judged:
+            return group_proof.judge(
+                group,
+                pod,
+                text,
+                node=node,
+                tested=tested,
+                manifest=self._manifest,
+                settings=self._settings,
+                spec=self._spec,
+            )
+
+        self._judged[group.job.uid, node.uid] = sure(judging, read.pod)
 
     # --- what moves -------------------------------------------------------------------------
 

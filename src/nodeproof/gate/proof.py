@@ -7,8 +7,9 @@ boot, image, profile, spec and manifest. Whatever is missing or foreign is undec
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -24,6 +25,7 @@ from nodeproof.model import DeviceKind
 from nodeproof.spec import Spec
 from nodeproof.verdict import Decision, Verdict
 
+log = logging.getLogger("nodeproof.gate")
 _DEVICES = 128  # of one node: its GPUs, its links, the node itself
 _WAIVERS = 64
 _ROWS = 4096  # checks on devices; a node of eight GPUs has some hundred
@@ -92,6 +94,20 @@ def judge(
         text=f"{passed} checks passed, {decided.counts['selftests']} detectors proved, {job.profile}",
         devices=devices_digest(decided),
     )
+
+
+def sure(judging: Callable[[], Judged], pod: str) -> Judged:
+    """What judging comes to; undecided where it breaks on what a node wrote.
+
+    Asked again it would break again: the node would wait without a word, and its log be read for
+    ever.
+    """
+    try:
+        return judging()
+    except Exception as error:
+        log.exception("the results of pod %s", pod)
+        text = f"the results of pod {pod} can't be judged: {type(error).__name__}: {error}"
+        return _open(Ruling.INVALID, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
