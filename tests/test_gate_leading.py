@@ -11,10 +11,10 @@ from gate_cluster import NAMES, Kubelet, condition, keys, put_node
 from gate_process import Process, finish, kubeconfig, told, until
 
 from nodeproof.gate import leading
-from nodeproof.gate.kube import Kube, Refused
+from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.leading import Lease, lead
 from tests.apiserver.server import serving
-from tests.apiserver.store import NODES, Store
+from tests.apiserver.store import NODES, Status, Store
 
 SOON_S = 20  # five on a quiet machine; a request that nobody answers would take thirty
 PORT = 18080 + os.getpid() % 1000
@@ -107,6 +107,62 @@ def test_a_lease_of_empty_words_is_free(lease, store):
     assert lease("one").take()
 
 
+def test_it_is_held_for_as_long_as_no_other_can_have_taken_it(lease, monkeypatch):
+    one, two = lease("one"), lease("two")
+    assert not one.held()
+    assert one.take()
+    assert one.held()
+    assert not two.take()
+    assert not two.held()
+    real = leading._clock()
+    monkeypatch.setattr(leading, "_clock", lambda: real + leading.LEASE_S)
+    assert not one.held()  # though nobody has told it so
+    assert one.take()
+    assert one.held()
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for(lease, server, monkeypatch):
+    one = lease("one")
+    real, late = leading._clock(), [0.0]
+    monkeypatch.setattr(leading, "_clock", lambda: real + late[0])
+
+    def interfere(_verb, _path, when):
+        late[0] = leading.LEASE_S if when == "after" else 0.0
+
+    server.interfere = interfere
+    assert one.take()
+    server.interfere = lambda *_: None
+    assert not one.held()
+
+
+@pytest.mark.parametrize("broken", [OSError("no such file"), Gone()], ids=["token", "410"])
+def test_a_lease_that_can_not_be_asked_for_now_is_asked_for_again(
+    server, store, monkeypatch, broken
+):
+    monkeypatch.setattr(leading, "_RETRY_S", 0.01)
+    api, fails = server.client(), [3]
+
+    def token(_configuration):
+        if isinstance(broken, OSError) and fails[0]:
+            fails[0] -= 1
+            raise broken
+
+    def interfere(_verb, _path, when):
+        if isinstance(broken, Gone) and fails[0] and when == "before":
+            fails[0] -= 1
+            raise Status(410, "gone")
+
+    api.configuration.refresh_api_key_hook = token
+    api.configuration.api_key = {"authorization": "x"}
+    server.interfere = interfere
+    stopping = threading.Event()
+    try:
+        assert lead(Lease(Kube(api), NAMES.namespace), run=lambda: None, stopping=stopping)
+    finally:
+        server.interfere = lambda *_: None
+    assert fails == [0]
+
+
 class Unanswering:
     """A Lease whose API does not answer."""
 
@@ -114,11 +170,16 @@ class Unanswering:
 
     def __init__(self, *answers):
         self.answers = list(answers)
+        self.told = 0.0
+
+    def held(self):
+        return leading._clock() - self.told <= leading._RENEW_S
 
     def take(self):
         answer = self.answers.pop(0) if self.answers else Refused(0, "no answer")
         if isinstance(answer, Refused):
             raise answer
+        self.told = leading._clock()
         return answer
 
     def give_back(self):

@@ -161,8 +161,8 @@ def test_no_more_tests_run_at_once_than_the_site_allows():
 
 
 TENANTS = (
-    Tenant(namespace="team", name="going", leaving=False),
-    Tenant(namespace="team", name="gone", leaving=True),
+    Tenant(namespace="team", name="going", uid="u1", leaving=False),
+    Tenant(namespace="team", name="gone", uid="u2", leaving=True),
 )
 
 
@@ -175,7 +175,7 @@ def test_pods_that_hold_gpus_are_waited_for():
 
 def test_or_asked_to_leave_those_that_are_not_leaving_yet():
     made = look(node(), Known(tenants=TENANTS), draining=Draining.EVICT)
-    assert does(made, Evict) == [Evict(namespace="team", pod="going")]
+    assert does(made, Evict) == [Evict(namespace="team", pod="going", uid="u1")]
     assert not does(made, Started)
 
 

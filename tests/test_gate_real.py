@@ -182,7 +182,8 @@ def test_an_event_of_a_node_with_a_long_name_is_taken(place):
 def test_a_pod_is_asked_to_leave_by_the_eviction_api(place):
     spec = {"containers": [{"name": "c", "image": "x"}], "nodeName": "a"}
     place.store.create(PODS, {"metadata": {"name": "tenant"}, "spec": spec})
-    evict = Evict(namespace=NAMES.namespace, pod="tenant")
+    uid = place.store.objects("pods")[0]["metadata"]["uid"]
+    evict = Evict(namespace=NAMES.namespace, pod="tenant", uid=uid)
     if place.real:
         assert place.status(place.do, evict) == 403  # that is an overlay's
         place.real.grant(real_cluster.MAY_EVICT)
@@ -191,7 +192,9 @@ def test_a_pod_is_asked_to_leave_by_the_eviction_api(place):
         pytest.skip("this server is older than Kubernetes 1.22: it has no policy/v1")
     assert status == 200
     assert place.store.objects("pods")[0]["metadata"]["deletionTimestamp"]
-    assert place.do(Evict(namespace=NAMES.namespace, pod="none")) is None
+    assert place.do(Evict(namespace=NAMES.namespace, pod="none", uid=uid)) is None
+    # Another pod of that name, as a controller makes one that counts its pods.
+    assert place.do(Evict(namespace=NAMES.namespace, pod="tenant", uid="another")) is None
 
 
 def test_a_log_is_read_through_the_server_and_one_that_is_not_there_is_none(place):

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from nodeproof.gate.plan import Tenant
 
-TENANT = Tenant(namespace="team", name="job-0", leaving=False)
+TENANT = Tenant(namespace="team", name="job-0", uid="u0", leaving=False)
 TAINTS = [
     {"key": "dedicated", "value": "ml", "effect": "NoSchedule"},
     {"key": "net.example.com/agent-not-ready", "effect": "NoExecute"},

@@ -117,7 +117,7 @@ class Store:
         where = place(path)
         with self.changed:
             if where.sub == "eviction":
-                return self._evict(where)
+                return self._evict(where, body)
             name = body["metadata"]["name"]
             namespace = where.namespace or body["metadata"].get("namespace", "")
             if (where.plural, namespace, name) in self._objects:
@@ -222,8 +222,11 @@ class Store:
             self._bump("MODIFIED", after)
         return copy.deepcopy(after)
 
-    def _evict(self, where: Place) -> dict[str, Any]:
+    def _evict(self, where: Place, body: Mapping[str, Any]) -> dict[str, Any]:
         pod = self._one(where)
+        wanted = ((body.get("deleteOptions") or {}).get("preconditions") or {}).get("uid")
+        if wanted not in {None, pod["metadata"]["uid"]}:
+            raise Status(409, f"the UID in the precondition ({wanted}) is not the pod's")
         if where.name in self.budgets:
             raise Status(429, "Cannot evict pod as it would violate the pod's disruption budget.")
         pod["metadata"]["deletionTimestamp"] = self.stamp()

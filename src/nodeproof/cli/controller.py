@@ -38,7 +38,8 @@ def main(args: argparse.Namespace) -> int:
         lease = Lease(Kube.here(patience_s=_LEASE_PATIENCE_S), settings.names.namespace)
     except Refused as error:
         return _refuse(str(error), 1)
-    controller = Controller(kube, settings, spec, shipped(), dry=args.dry_run)
+    leads = (lambda: True) if args.dry_run else lease.held
+    controller = Controller(kube, settings, spec, shipped(), leads=leads, dry=args.dry_run)
     # For all threads from here on: the main one asks for them, and nothing is interrupted.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
@@ -63,7 +64,10 @@ def _run(controller: Controller, lease: Lease | None) -> int:
             stopping.set()
 
     def led(lease: Lease) -> None:
-        why.append(lead(lease, run=work, stopping=stopping))
+        try:
+            why.append(lead(lease, run=work, stopping=stopping))
+        finally:
+            stopping.set()  # whatever ended it: nobody would follow the Lease, and nobody know
 
     thread = threading.Thread(
         target=led if lease else work, args=(lease,) if lease else (), daemon=True

@@ -104,10 +104,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Ask a pod to leave, by the Eviction API."""
+    """Ask a pod to leave, by the Eviction API: this one, and none that has its name since."""
 
     namespace: str
     pod: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ class Controller:
         dry: bool = False,
     ) -> None:
         self._kube, self._spec, self._manifest = kube, spec, manifest
-        self._clock, self._dry = clock or kube.now, dry
+        self._clock, self._leads, self._dry = clock or kube.now, leads, dry
         self._settings = settings
         self.memory = Memory(kube, settings.names)
         space = settings.names.namespace
@@ -75,6 +75,7 @@ class Controller:
         self._pods = Cache(
             kube,
             f"/api/v1/namespaces/{space}/pods",
+        leads: Callable[[], bool] = lambda: True,
             group=owner_of,
             changed=self._pod_moved,
             **ours,
@@ -244,7 +245,8 @@ class Controller:
     def _record(self, action: Record) -> None:
         """Write a ruling down. An accept that can't be keeps no proved node held."""
         if self._dry:
-            return
+            return False
+        self._sure_to_lead()
         try:
             self.memory.record(action.ruled)
         except (Refused, Gone) as refusal:
@@ -321,6 +323,7 @@ class Controller:
             jobs=jobs,
             judged=judged,
             tenants=holding,
+        self._sure_to_lead()
             devices=installed,
             also=also,
             room=settings.tests_at_once - self.running,
@@ -333,6 +336,14 @@ class Controller:
     def _breaker(self, kind: str) -> str:
         nodes = self._fleet.of_kind(kind)
         return why_open(nodes, self.memory.rulings, kind, self._settings, now=self._clock())
+    def _sure_to_lead(self) -> None:
+        """Raise `Refused` where another one may lead by now: this one stood still, or its renewals.
+
+        Versions keep old pictures from nodes. Jobs, pods and rulings have none of theirs.
+        """
+        if not self._leads():
+            raise Refused(0, "the Lease was not renewed in time: another one may lead")
+
 
     def _job(self, found: Mapping[str, Any]) -> Job | None:
         return job_of(found, self._pods.of(uid_of(found)), self._settings.names)

@@ -28,6 +28,9 @@ _LONGEST_LOG = 24 << 20  # bytes; what the largest results take that don't shrin
 _LOG_S, _DRIP_S = 20.0, 10.0  # for all of it, and between two pieces
 
 
+_BROKEN = (urllib3.exceptions.HTTPError, ApiException, config.ConfigException, OSError)
+
+
 class Refused(Exception):  # noqa: N818  an answer of the API, not an error of ours
     """The API did not do what it was asked. `status` is HTTP's, 0 without an answer."""
 
@@ -188,11 +191,12 @@ class Kube:
     ) -> Any:
         given = {"Accept": JSON, **(headers or {})}
         asked: list[tuple[str, str]] = list(query.items())
-        self._api.update_params_for_auth(given, asked, ["BearerToken"], path, verb, body)
-        url = self._api.configuration.host + path + (f"?{urlencode(asked)}" if asked else "")
         with self._lock:
             self.sent += 1
         try:
+            # It reads the token's file anew, which may be gone for a moment.
+            self._api.update_params_for_auth(given, asked, ["BearerToken"], path, verb, body)
+            url = self._api.configuration.host + path + (f"?{urlencode(asked)}" if asked else "")
             answer = self._api.rest_client.pool_manager.request(
                 verb,
                 url,
@@ -202,14 +206,17 @@ class Kube:
                 retries=False,
                 preload_content=not stream,
             )
-        except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+        except _BROKEN as error:
             raise Refused(0, f"{verb} {path}: {error}") from None
         self._compare(answer.headers.get("Date", ""))
         if answer.status == 410:
             answer.close()
             raise Gone
         if not 200 <= answer.status < 300:
-            said = answer.data[:2000] if answer.data else b""
+            try:
+                said = (answer.data or b"")[:2000]
+            except _BROKEN as error:  # what is streamed is read only now
+                said = str(error).encode()
             answer.close()
             raise Refused(answer.status, f"{verb} {path}: {answer.status}: {_message(said)}")
         return answer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nodeproof.gate.kube import Kube, Refused
+from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.writes import Request
 
 NAME = "nodeproof-controller"
@@ -36,9 +36,20 @@ class Lease:
         self.identity = identity or f"{socket.gethostname()}-{os.getpid()}"
         self._seen: Mapping[str, Any] = {}
         self._since = 0.0  # monotonic; when it last moved
+        self._renewed: float | None = None  # on `_clock`
+
+    def held(self) -> bool:
+        """Whether it was renewed so lately that no other one can have taken it."""
+        return self._renewed is not None and _clock() - self._renewed <= _RENEW_S
 
     def take(self) -> bool:
-        """Take it or renew it; `False` while another one holds it. Raises `Refused`."""
+        """Take it or renew it; `False` while another one holds it. Raises `Refused`, `Gone`."""
+        began = _clock()  # not the answer's time: from then on it may run out
+        taken = self._take()
+        self._renewed = began if taken else None
+        return taken
+
+    def _take(self) -> bool:
         try:
             found = self._kube.get(f"{self._leases}/{NAME}")
         except Refused as refusal:
@@ -107,16 +118,14 @@ def lead(lease: Lease, *, run: Callable[[], None], stopping: threading.Event) ->
     log.info("%s leads", lease.identity)
     worker = threading.Thread(target=run, daemon=True, name="controller")
     worker.start()
-    renewed, why = time.monotonic(), ""
+    why = ""
     while not why and not stopping.wait(_RETRY_S):
         try:
-            if lease.take():
-                renewed = time.monotonic()
-            else:
+            if not lease.take():
                 why = "another one took the Lease"
-        except Refused as refusal:
+        except (Refused, Gone) as refusal:
             log.warning("the Lease can't be renewed: %s", refusal)
-        if time.monotonic() - renewed > _RENEW_S:
+        if not why and not lease.held():
             why = f"the Lease could not be renewed for {_RENEW_S:g} s"
         if not worker.is_alive():
             why = "the controller's work ended by itself"
@@ -125,7 +134,7 @@ def lead(lease: Lease, *, run: Callable[[], None], stopping: threading.Event) ->
     if not worker.is_alive():
         try:
             lease.give_back()
-        except Refused as refusal:
+        except (Refused, Gone) as refusal:
             log.warning("the Lease is left to run out: %s", refusal)
     return why
 
@@ -137,13 +146,18 @@ def _waited(lease: Lease, stopping: threading.Event) -> bool:
             if lease.take():
                 return True
             why = "another one holds the Lease"
-        except Refused as refusal:
+        except (Refused, Gone) as refusal:
             why = str(refusal)
         if why != said:
             log.info("%s waits: %s", lease.identity, why)
             said = why
         stopping.wait(_RETRY_S)
     return False
+
+
+def _clock() -> float:
+    """Seconds that pass while the machine is suspended, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _stamp() -> str:

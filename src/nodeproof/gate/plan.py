@@ -63,6 +63,7 @@ class Tenant:
 
     namespace: str
     name: str
+    uid: str
     leaving: bool
     stays: bool = False  # it would be put back at once
 
@@ -226,7 +227,7 @@ def _first(
     if known.tenants:
         going = [t for t in known.tenants if not t.leaving and not t.stays]
         named = ", ".join(f"{t.namespace}/{t.name}" for t in known.tenants[:3])
-        evict = [Evict(namespace=t.namespace, pod=t.name) for t in going]
+        evict = [Evict(namespace=t.namespace, pod=t.name, uid=t.uid) for t in going]
         acts = evict if settings.draining is Draining.EVICT else []
         wait = f"{len(known.tenants)} pods hold GPUs of the node and have to leave first: {named}"
         return waits("PodsPresent", wait, *acts, wake_s=30.0)
@@ -288,11 +289,11 @@ def _passed(
     names = settings.names
     if suspicion.doubts(node, settings):
         return _suspected(node, settings, Phase.WAITING, *stale)
-    if text := node.not_ready:
     if quarantined_meanwhile(node, settings, trigger):
         # Once what a monitor asked for is answered, the node is held for what a person did.
         answers = Stamp(stamps=answer(node, settings, trigger))
         return Plan(phase=Phase.QUARANTINED, actions=(*stale, answers), wake_s=1.0)
+    if text := node.not_ready:
         # Karpenter puts the taint back on a node that it has not registered.
         return say(
             node, settings, now, Phase.WAITING, "Unknown", "NotReady",

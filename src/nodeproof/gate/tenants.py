@@ -19,6 +19,7 @@ def of(pods: Iterable[Mapping[str, Any]], settings: Settings) -> tuple[Tenant, .
         Tenant(
             namespace=str(p["metadata"].get("namespace")),
             name=str(p["metadata"].get("name")),
+            uid=str(p["metadata"].get("uid") or ""),
             leaving=bool(p["metadata"].get("deletionTimestamp")),
             stays=_of_a_daemon(p),
         )

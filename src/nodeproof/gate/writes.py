@@ -104,10 +104,12 @@ def _evicted(evict: Evict) -> Request:
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": evict.pod, "namespace": evict.namespace},
+        "deleteOptions": {"preconditions": {"uid": evict.uid}},
     }
     path = f"/api/v1/namespaces/{evict.namespace}/pods/{evict.pod}/eviction"
-    # 429: a disruption budget does not allow it now; asked again at the next look.
-    return Request(verb="POST", path=path, body=body, settled=frozenset({404, 429}))
+    # 409: another pod has its name; 429: a disruption budget does not allow it now. Asked again at
+    # the next look.
+    return Request(verb="POST", path=path, body=body, settled=frozenset({404, 409, 429}))
 
 
 def stamp(now: float) -> str:
