@@ -6,6 +6,7 @@ kube-apiserver and etcd, against a real one, with the rights of k8s/controller.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -30,6 +31,7 @@ from gate_cluster import (
 from nodeproof.gate import dispatch
 from nodeproof.gate.controller import Controller
 from nodeproof.gate.kube import Kube
+from nodeproof.gate.settings import Draining
 from nodeproof.results import parse
 from nodeproof.verdict import decide
 from tests import real_cluster
@@ -62,6 +64,7 @@ class Site:
             wanted = {
                 o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
                 for o in self.store.objects(kind)
+                if o["metadata"].get("namespace") in {None, NAMES.namespace}
             }
             deadline = time.monotonic() + 10
             while cache.known() != wanted:
@@ -382,14 +385,134 @@ def test_a_lift_that_a_policy_goes_on_refusing_is_told_and_tried_less_often(fake
     assert NAMES.pending not in keys(fake.settle())
 
 
+def test_a_quarantine_that_a_policy_goes_on_refusing_is_said_and_told(fake, monkeypatch):
+    with monkeypatch.context() as policy:
+        refusing(fake.store, policy, f"{NODES}/a", 403)
+        put_node(fake.store, "a")
+        fake.settle()
+        fake.kubelet.start()
+        fake.kubelet.finish(fake.job(), rejected())
+        for _ in range(8):
+            fake.look()
+        said = condition(fake.node())
+        assert (said["status"], said["reason"]) == ("Unknown", "WriteRefused")
+        assert "not allowed by policy" in said["message"]
+        reasons = {e["reason"] for e in fake.store.objects("events")}
+        assert {"Rejected", "WriteRefused"} <= reasons
+        before = fake.store.version
+        fake.look()
+        assert fake.store.version == before  # said once, and the ruling written down once
+    said = condition(fake.settle())
+    assert (said["status"], said["reason"]) == ("False", "HardwareCondemned")
+    assert NAMES.quarantined in keys(fake.node())
+
+
+def test_a_ruling_that_can_not_be_written_down_is_said_on_the_node(fake, monkeypatch):
+    real = fake.store.patch
+
+    def patch(at, content, body):
+        if "configmaps" in at:
+            raise Status(403, "no right to configmaps")
+        return real(at, content, body)
+
+    put_node(fake.store, "a")
+    fake.settle()
+    fake.kubelet.start()
+    fake.kubelet.finish(fake.job(), rejected())
+    with monkeypatch.context() as policy:
+        policy.setattr(fake.store, "patch", patch)
+        for _ in range(6):
+            fake.look()
+        assert condition(fake.node())["reason"] == "WriteRefused"
+        assert NAMES.quarantined not in keys(fake.node())
+    assert condition(fake.settle())["reason"] == "HardwareCondemned"
+
+
+def test_what_holds_a_verdict_is_not_said_over(fake, monkeypatch):
+    """Whatever is refused of it later: by that condition a node is released, or not tested again."""
+    proved(fake)
+    node = fake.settle()
+    assert condition(node)["status"] == "True"
+    fake.store.change(f"{NODES}/a", lambda n: n["status"]["nodeInfo"].update(bootID="another"))
+    with monkeypatch.context() as policy:
+        refusing(fake.store, policy, f"{NODES}/a", 403)
+        for _ in range(8):
+            fake.look()
+        assert condition(fake.node()) == condition(node)
+
+
+def test_one_that_stood_still_while_another_took_over_writes_nothing(fake):
+    """Between any two writes: what it had planned is the other's by then."""
+    leads = [True]
+    controller = Controller(
+        Kube(fake.server.client()),
+        dataclasses.replace(SETTINGS, draining=Draining.EVICT),
+        SPEC,
+        MANIFEST,
+        clock=fake.clock,
+        leads=lambda: leads[0],
+    )
+    controller.start()
+    put_node(fake.store, "a")
+    for name in ("x", "y"):
+        fake.store.create("/api/v1/namespaces/team/pods", tenant(name))
+
+    def interfere(verb, path, when):
+        if path.endswith("/eviction") and when == "after":
+            leads[0] = False
+
+    fake.server.interfere = interfere
+    fake.look(controller=controller)
+    fake.server.interfere = lambda *_: None
+    fake.look(controller=controller)
+    leaving = [p["metadata"].get("deletionTimestamp") for p in fake.store.objects("pods")]
+    assert [bool(at) for at in leaving] == [True, False]
+    controller.stop()
+
+
+def test_a_pod_that_has_the_name_of_one_that_left_is_not_evicted(fake):
+    settings = dataclasses.replace(SETTINGS, draining=Draining.EVICT)
+    controller = fake.another(settings)
+    put_node(fake.store, "a")
+    fake.store.create("/api/v1/namespaces/team/pods", tenant("x"))
+    at = "/api/v1/namespaces/team/pods/x"
+
+    def interfere(verb, path, when):
+        if path.endswith("/eviction") and when == "before":
+            fake.store.delete(at)
+            moved = tenant("x")
+            moved["spec"]["nodeName"] = "elsewhere"
+            fake.store.create("/api/v1/namespaces/team/pods", moved)
+
+    fake.server.interfere = interfere
+    fake.look(controller=controller)
+    assert "/eviction" in str(fake.server.wrote)
+    assert "deletionTimestamp" not in fake.store.get(at)["metadata"]
+    controller.stop()
+
+
+def tenant(name):
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"nodeName": "a", "containers": [{"name": "x", "image": "x", **limits}]},
+        "status": {"phase": "Running"},
+    }
+
+
 def test_one_node_that_nobody_can_judge_does_not_stop_the_gate_for_others(fake, caplog):
+    """Whatever breaks on what a node wrote, the node says so and is tested again."""
     manifest, fake.controller._manifest = fake.controller._manifest, None
     proved(fake)
     assert "AttributeError" in caplog.text
     assert NAMES.pending in keys(fake.node())
+    said = condition(fake.node())
+    assert said["reason"] == "ResultInvalid"
+    assert "can't be judged" in said["message"]
     fake.controller._manifest = manifest
     put_node(fake.store, "b")
     fake.look("b")
     fake.settle("b")
     assert condition(fake.node("b"))["reason"] == "Testing"
-    assert NAMES.pending not in keys(fake.settle("a"))
+    fake.clock.now += 3600
+    assert condition(fake.settle("a"))["reason"] == "Testing"

@@ -271,7 +271,7 @@ def test_no_lift_while_the_condition_says_anything_else(said):
 def test_a_reject_is_quarantined_and_counted_for_the_check_that_failed():
     seen = alone(group(), judged=[BAD])
     made = look(seen=seen)
-    assert [type(a) for a in made.actions] == [Quarantine, Record, Tell, Say]
+    assert [type(a) for a in made.actions] == [Record, Tell, Quarantine, Say]
     assert says(made) == ("False", "HardwareCondemned")
     [record] = does(made, Record)
     assert (record.ruled.accepted, record.ruled.reason) == (False, "fabric.member.pairs")

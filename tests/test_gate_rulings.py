@@ -107,7 +107,7 @@ def test_a_node_that_lost_its_registration_is_not_lifted_yet():
 
 def test_a_reject_is_remembered_told_and_quarantined_in_an_order_that_no_crash_harms():
     made = look(node(), known(over(), judged=ruled(REJECT)))
-    assert [type(a) for a in made.actions] == [Quarantine, Record, Tell, Say]
+    assert [type(a) for a in made.actions] == [Record, Tell, Quarantine, Say]
     assert says(made) == ("False", "HardwareCondemned")
     again = node(
         taints=[PENDING, QUARANTINED],

@@ -12,11 +12,22 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nodeproof.gate import devices, logs, proof, slices, tenants, writes
-from nodeproof.gate.actions import Action, Measure, Phase, Plan, Read, Record, Say, Tell, Test
+from nodeproof.gate.actions import (
+    Action,
+    Measure,
+    Phase,
+    Plan,
+    Quarantine,
+    Read,
+    Record,
+    Say,
+    Tell,
+    Test,
+)
 from nodeproof.gate.attempt import Job, job_of
 from nodeproof.gate.breaker import why_open
 from nodeproof.gate.cache import Cache, owner_of, uid_of
@@ -27,8 +38,10 @@ from nodeproof.gate.groups import Groups
 from nodeproof.gate.kube import Gone, Kube, Refused
 from nodeproof.gate.memory import Memory
 from nodeproof.gate.node import Node, node_of
+from nodeproof.gate.occasion import may_be_said_anew
 from nodeproof.gate.plan import Known, Tenant, plan
 from nodeproof.gate.proof import Judged
+from nodeproof.gate.saying import message_of
 from nodeproof.gate.settings import Settings
 from nodeproof.manifest import Manifest
 from nodeproof.spec import Spec
@@ -37,12 +50,18 @@ from nodeproof.verdict import Decision
 log = logging.getLogger("nodeproof.gate")
 _AGAIN_S = 1.0  # after a conflict: the watch brings what moved
 _REFUSED_S = 10.0
+_TOLD_AGAIN = 300  # refusals: an hour or so, which is how long an event is kept
 _OFTEN = 4  # refusals in a row of one node's writes: a policy, not somebody who was quicker
+_REFUSED = "WriteRefused"  # reason of the event and of the condition
 _RESYNC_S = 300.0
 _BLIND_S = 300.0  # what is not seen for this long is not held
 _SILENT_S = 3 * _RESYNC_S
 _LIST_S = 0.5  # between two looks at whether we are to stop before there is anything to look at
 _LOOKS = 4  # plans in a row for one node: a log is read, pods are looked for
+
+
+class _Silenced(Refused):
+    """What was refused comes before our condition in a plan: it has to be said there by itself."""
 
 
 class Controller:
@@ -56,6 +75,7 @@ class Controller:
         manifest: Manifest,
         *,
         clock: Callable[[], float] | None = None,
+        leads: Callable[[], bool] = lambda: True,
         dry: bool = False,
     ) -> None:
         self._kube, self._spec, self._manifest = kube, spec, manifest
@@ -75,7 +95,6 @@ class Controller:
         self._pods = Cache(
             kube,
             f"/api/v1/namespaces/{space}/pods",
-        leads: Callable[[], bool] = lambda: True,
             group=owner_of,
             changed=self._pod_moved,
             **ours,
@@ -194,11 +213,20 @@ class Controller:
             return _AGAIN_S
         log.warning("%s", refusal)
         found = self._nodes.get(uid)
-        if count == _OFTEN and refusal.status and found is not None:
-            tell = Tell(reason="WriteRefused", message=str(refusal), warning=True)
+        if count >= _OFTEN and found is not None:
             with contextlib.suppress(Refused, Gone):
-                self._write(tell, node_of(found, self._settings.names))
+                self._say_refused(node_of(found, self._settings.names), refusal, count)
         return _REFUSED_S
+
+    def _say_refused(self, node: Node, refusal: Refused, count: int) -> None:
+        """Tell of a node what the API refuses; say it, where else the node waits without a word."""
+        if refusal.status and (count - _OFTEN) % _TOLD_AGAIN == 0:
+            self._tell(Tell(reason=_REFUSED, message=str(refusal), warning=True), node)
+        told = node.condition
+        waits = node.has(self._settings.names.pending) and may_be_said_anew(node)
+        if isinstance(refusal, _Silenced) and waits and (told is None or told.reason != _REFUSED):
+            text = message_of(node, str(refusal))
+            self._write(Say(status="Unknown", reason=_REFUSED, message=text), node)
 
     def _look(self, uid: str) -> Plan | None:
         holding: tuple[Tenant, ...] | None = None
@@ -239,20 +267,27 @@ class Controller:
             elif isinstance(action, Tell):
                 self._tell(action, node)
             else:
-                node = self._write(action, node)
+                with _silenced(when=isinstance(action, Quarantine)):
+                    node = self._write(action, node)
         return learned
 
-    def _record(self, action: Record) -> None:
-        """Write a ruling down. An accept that can't be keeps no proved node held."""
+    def _record(self, action: Record) -> bool:
+        """Write a ruling down; whether others' have come to light by that.
+
+        An accept that can't be written down keeps no proved node held. No node is quarantined that
+        the breaker does not hear of.
+        """
         if self._dry:
             return False
         self._sure_to_lead()
         try:
-            self.memory.record(action.ruled)
+            with _silenced(when=not action.ruled.accepted):
+                return self.memory.record(action.ruled)
         except (Refused, Gone) as refusal:
             if not action.ruled.accepted:
-                raise  # no node is quarantined that the breaker does not hear of
+                raise
             log.warning("an accept is not written down: %s", refusal)
+            return False
 
     def _tell(self, action: Tell, node: Node) -> None:
         """Publish an event. That it can't be keeps nobody waiting: the condition says it too."""
@@ -288,6 +323,7 @@ class Controller:
         log.info("%s: %s", node.name, action)
         if self._dry:
             return node
+        self._sure_to_lead()
         answer = self._kube.send(request)
         if answer and answer.get("kind") == "Node":
             self._nodes.put(answer)
@@ -299,6 +335,14 @@ class Controller:
             self._jobs.put(answer)
             self._count(answer)
         return node
+
+    def _sure_to_lead(self) -> None:
+        """Raise `Refused` where another one may lead by now: this one stood still, or its renewals.
+
+        Versions keep old pictures from nodes. Jobs, pods and rulings have none of theirs.
+        """
+        if not self._leads():
+            raise Refused(0, "the Lease was not renewed in time: another one may lead")
 
     # --- what is known ----------------------------------------------------------------------
 
@@ -323,7 +367,6 @@ class Controller:
             jobs=jobs,
             judged=judged,
             tenants=holding,
-        self._sure_to_lead()
             devices=installed,
             also=also,
             room=settings.tests_at_once - self.running,
@@ -336,20 +379,13 @@ class Controller:
     def _breaker(self, kind: str) -> str:
         nodes = self._fleet.of_kind(kind)
         return why_open(nodes, self.memory.rulings, kind, self._settings, now=self._clock())
-    def _sure_to_lead(self) -> None:
-        """Raise `Refused` where another one may lead by now: this one stood still, or its renewals.
-
-        Versions keep old pictures from nodes. Jobs, pods and rulings have none of theirs.
-        """
-        if not self._leads():
-            raise Refused(0, "the Lease was not renewed in time: another one may lead")
-
 
     def _job(self, found: Mapping[str, Any]) -> Job | None:
         return job_of(found, self._pods.of(uid_of(found)), self._settings.names)
 
     def _tenants(self, node: Node) -> tuple[Tenant, ...]:
-        listing = self._kube.list("/api/v1/pods", fieldSelector=f"spec.nodeName={node.name}")
+        with _silenced():
+            listing = self._kube.list("/api/v1/pods", fieldSelector=f"spec.nodeName={node.name}")
         return tenants.of(listing.items, self._settings)
 
     def _read_group(self, read: Read, node: Node, known: Known) -> None:
@@ -418,6 +454,14 @@ class Controller:
         job = self._jobs.get(owner_of(found))
         if job is not None:
             self._job_moved(job)
+
+
+@contextlib.contextmanager
+def _silenced(*, when: bool = True) -> Iterator[None]:
+    try:
+        yield
+    except Refused as refusal:
+        raise (_Silenced(refusal.status, str(refusal)) if when else refusal) from None
 
 
 def _name(found: Mapping[str, Any]) -> str:

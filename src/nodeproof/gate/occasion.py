@@ -132,8 +132,6 @@ def answer(node: Node, settings: Settings, trigger: str) -> dict[str, str]:
     return {settings.names.requalified: trigger.removeprefix(REQUALIFY)}
 
 
-_SETTLED = {
-    ("False", Ruling.CONDEMNED.value): Phase.QUARANTINED,
 def quarantined_meanwhile(node: Node, settings: Settings, trigger: str) -> bool:
     """Whether somebody quarantined the node while it was tested for what a monitor said.
 
@@ -147,9 +145,19 @@ def quarantined_meanwhile(node: Node, settings: Settings, trigger: str) -> bool:
     )
 
 
+_SETTLED = {
+    ("False", Ruling.CONDEMNED.value): Phase.QUARANTINED,
     ("Unknown", BREAKER_OPEN): Phase.QUARANTINED,
     ("Unknown", TOO_OFTEN): Phase.UNDECIDED,
 }
+
+
+def may_be_said_anew(node: Node) -> bool:
+    """Whether our condition holds nothing that the node would be released or held by."""
+    if node.condition is None:
+        return True
+    told = node.told_for_this_boot
+    return told is not None and told.status != "True" and (told.status, told.reason) not in _SETTLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,13 +73,16 @@ def _rank(action: Action) -> int:
 
     A node that is to be held must not be free while its condition is written; a test that can't be
     started must not be said to run; a ruling has to be remembered and told before the condition
-    says that it was; and a request counts as answered only when the answer stands.
+    says that it was, and before a quarantine that the API may refuse, since the node is held then;
+    and a request counts as answered only when the answer stands.
     """
-    if isinstance(action, Hold | Quarantine):
+    if isinstance(action, Hold):
         return 0
     if isinstance(action, Record | Tell | Test | Measure):
         return 1
-    return 2 if isinstance(action, Say) else 3
+    if isinstance(action, Quarantine):
+        return 2
+    return 3 if isinstance(action, Say) else 4
 
 
 def heartbeat(
