@@ -130,6 +130,16 @@ MANAGER_ENDED = (
     "code=exited, status=1/FAILURE\nJan 14 03:12:45 gpu-node-1 systemd[1]: Failed to start NVIDIA "
     "fabric manager service.\n"
 )
+MANAGER_JOURNAL = """\
+Nov 05 13:55:24 gpu-node-1 systemd[1]: Starting NVIDIA fabric manager service...
+Nov 05 13:55:25 gpu-node-1 nv-fabricmanager[2116]: Connected to 1 node.
+{}Nov 05 13:55:26 gpu-node-1 nv-fabricmanager[2116]: Successfully configured all the available NVSwitches to route GPU NVLink traffic.
+Nov 05 13:55:26 gpu-node-1 systemd[1]: Started NVIDIA fabric manager service.
+"""
+MANAGER_SWITCH = (
+    "Nov 05 13:55:25 gpu-node-1 kernel: nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 20034, Fatal, "
+    "Link 54 LTSSM Fault Up\n"
+)
 PERF = """\
 # Collective test starting: all_reduce_perf
 # nThread 1 nGpus 2 minBytes 1048576 maxBytes 2147483648 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: {2} graph: 0
@@ -171,7 +181,10 @@ OWN: dict[str, list[str]] = {
     "dcgm_health_text": [HEALTH_SOUND, HEALTH_LINKS, HEALTH_OLD],
     "fi_info": [CARDS, LONG_BLOCK, BUILT_IN, TCP + CARDS, "fi_getinfo: -61 (No data available)\n"],
     "journal_json": JOURNAL,
-    "fabricmanager_log": [MANAGER.format(""), MANAGER.format(MANAGER_FAULT), MANAGER_ENDED],
+    "fabricmanager_log": [
+        *(MANAGER.format(""), MANAGER.format(MANAGER_FAULT), MANAGER_ENDED),
+        *(MANAGER_JOURNAL.format(""), MANAGER_JOURNAL.format(MANAGER_SWITCH)),
+    ],
     "nccl_tests_text": [PERF_SOUND, PERF.format(3, "FAILED", 1), PERF.format("N/A", "OK", 0)],
     "nccl_log": [NCCL_SOUND, NCCL_FAULT, NCCL_SOUND + PERF_SOUND],
 }

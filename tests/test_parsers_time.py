@@ -163,6 +163,10 @@ SHAPES: dict[str, list[Make]] = {
         over_and_over(b"Failed to start nvidia-fabricmanager.service: "),
         over_and_over(b"[Jan 14 2026 03:12:45] [ERROR] "),
         over_and_over(b"detected fatal "),
+        over_and_over(b"Started Stopped Starting nvidia-fabricmanager.service: "),
+        over_and_over(b"Unit x kernel: nv fabric-manager loaded "),
+        over_and_over(b"nv-fabricmanager[1]: no errors, don't fail "),
+        counted("nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): @, Fatal, x\n"),
     ],
     "nccl_tests_text": [
         counted("  @  64 float sum -1 6.1 0.1 0.1 0 6.1 0.1 0.1 0\n"),
