@@ -176,13 +176,42 @@ def _untested(run: Run, context: Context) -> str:
     empty = [r for r in run.results if any(c.no_memory for c in r.complaints)]
     if empty:
         return f"{empty[0].name} had no memory to test{_on([r.gpu for r in empty])}"
+    return _left_out(run, context)
+
+
+def _left_out(run: Run, context: Context) -> str:
+    """Say which GPU has no result where others have one: what was not run leaves none behind."""
+    told = _told(run)
+    every = set[int]().union(*told.values())
+    for (_, name), gpus in told.items():
+        if missing := every - gpus:
+            return f"{name or 'a test'} has no result{_on([*missing])}, which another test names"
     expected = context.get("gpus_expected")
-    named = {r.gpu for r in run.results if r.gpu is not None}
-    seen = max(len(named), run.devices)
+    # What is listed beside the results counts only where these name no GPU ("Pass - All").
+    seen = len(every) or run.devices
     if type(expected) is int and seen < expected:
         looked = f"it looked at {seen} GPUs" if seen else "its results name no GPU"
         return f"{looked}, and {expected} are expected"
+    if seen < run.devices and all(result.status == "pass" for result in run.results):
+        return f"it lists {run.devices} GPUs, and has results of {seen}"
     return ""
+
+
+def _told(run: Run) -> dict[tuple[str, str | None], set[int]]:
+    """Of which GPUs each test has results, for the tests that speak of single GPUs.
+
+    One of the host's software that names a GPU only where something is wrong with it does not.
+    """
+    told: dict[tuple[str, str | None], set[int]] = {}
+    single = set()
+    for result in run.results:
+        if result.gpu is None:
+            continue
+        test = (result.category, result.name)
+        told.setdefault(test, set()).add(result.gpu)
+        if result.status == "pass" or not result.deployment:
+            single.add(test)
+    return {test: gpus for test, gpus in told.items() if test in single}
 
 
 def _good(run: Run) -> tuple[Grade, str]:
