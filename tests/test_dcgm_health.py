@@ -64,6 +64,30 @@ def test_health_is_graded_by_the_worst_that_is_said(text, grade):
     assert of_health(text).grade == grade
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error: Health watches not enabled. Please enable watches. ",
+        "Error: Unable to check health watches. Return: Timeout",
+        "error: unable to establish a connection to the specified host: localhost",
+    ],
+)
+def test_a_check_that_was_refused_beside_one_that_is_healthy_is_not_judged(said):
+    sound = health(overall="Healthy")
+    for text in (f"{sound}{said}\n", f"{said}\n{sound}"):
+        reading = of_health(text)
+        assert reading.grade is Grade.ERROR
+        assert said.strip() in reading.why
+    assert of_health(f"{health(overall='Failure')}{said}\n").grade is Grade.FAIL
+    assert of_health(f"No errors were found.\n{sound}Success.\n").grade is Grade.PASS
+
+
+def test_health_that_ends_with_a_status_is_not_known():
+    assert of_health(health(overall="Healthy"), exit_status=0).grade is Grade.PASS
+    assert of_health(health(overall="Healthy"), exit_status=253).grade is Grade.ERROR
+    assert of_health(health(overall="Failure"), exit_status=253).grade is Grade.FAIL
+
+
 def test_switches_are_no_gpus():
     reading = of_health(
         health(("Switch", ""), ("-> 2", "Failure"), ("GPU", ""), ("-> 1", "Warning"))

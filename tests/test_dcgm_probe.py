@@ -323,6 +323,17 @@ def test_a_gpu_that_discovery_does_not_name_is_named_as_dcgm_does(dcgmi):
     assert "on DCGM's GPU 1: Found" in judged(DIAG, dcgm.diag(dcgmi.context()))[0].summary
 
 
+def test_a_healthy_answer_of_a_command_that_failed_is_not_judged(dcgmi):
+    dcgmi.says(HEALTHY, status=255)
+    assert judged(HEALTH, dcgm.health(dcgmi.context()))[0].outcome is Outcome.ERROR
+
+
+def test_a_gpu_that_the_diagnostic_left_out_is_not_judged(dcgmi):
+    document = v4({"software": ["Pass", "Pass"], "memory": ["Pass"]})
+    dcgmi.says(styled(document))
+    assert judged(DIAG, dcgm.diag(dcgmi.context()))[0].outcome is Outcome.ERROR
+
+
 def test_watches_that_saw_a_failure_leave_the_node_unjudged(dcgmi):
     dcgmi.says(HEALTHY)
     assert judged(HEALTH, dcgm.health(dcgmi.context()))[0].outcome is Outcome.PASS

@@ -28,12 +28,14 @@ class Documents:
     """All values in a text, in order.
 
     `closed`: there is a document, and each has both its ends. `sound`: none breaks the rules of
-    JSON, and none says the same key twice, which readers understand in different ways.
+    JSON, and none says the same key twice, which readers understand in different ways. `outside` is
+    what stands before, between and behind them.
     """
 
     values: tuple[Any, ...]
     closed: bool
     sound: bool
+    outside: str = ""
 
 
 def documents(text: str) -> Documents:
@@ -49,7 +51,10 @@ def documents(text: str) -> Documents:
     rest.append(text[at:])
     stray = any(_STRAY.search(between) for between in rest)
     return Documents(
-        values=tuple(values), closed=closed and bool(values) and not stray, sound=sound
+        values=tuple(values),
+        closed=closed and bool(values) and not stray,
+        sound=sound,
+        outside="\n".join(rest),
     )
 
 

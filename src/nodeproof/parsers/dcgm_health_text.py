@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from nodeproof.parsers.dcgm_refusal import first_words, refusal
+from nodeproof.parsers.dcgm_refusal import first_words, refusal, stopped
 from nodeproof.parsers.dcgm_results import without_nvlink
 from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 
@@ -125,12 +125,20 @@ def _judge(report: _Report, text: str, context: Context) -> tuple[Grade, str]:
         return Grade.FAIL, f"DCGM's health check reports a failure{_where(report)}"
     if unknown := [state for state in states if state not in _STATES]:
         return Grade.ERROR, f"DCGM's health check gives no state that is known, but {unknown[0]!r}"
+    said = stopped("\n".join(line for line in text.splitlines() if not _ROW.fullmatch(line)))
+    if report.overall is not None and said:
+        known = refusal(said)
+        advice = known.advice if known else "the health check did not finish"
+        return Grade.ERROR, f"{advice} (it says {said[:200]!r})"
     if report.overall is None:
         known, said = refusal(text), first_words(text)
         advice = known.advice if known else "the overall state is missing"
         return Grade.ERROR, f"{advice} (it says {said!r})"
     if "warning" in states:
         return Grade.WARN, f"DCGM's health check warns{_where(report)}"
+    status = context.get("exit_status")
+    if type(status) is int and status != 0:
+        return Grade.ERROR, f"all is healthy, it says, and ended with status {status}: ask it again"
     return Grade.PASS, "DCGM's health check finds every watched part healthy"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nodeproof.parsers.dcgm_complaint import Complaint
 from nodeproof.parsers.dcgm_document import documents
-from nodeproof.parsers.dcgm_refusal import first_words, refusal
+from nodeproof.parsers.dcgm_refusal import first_words, refusal, stopped
 from nodeproof.parsers.dcgm_results import STATUSES, WORSE, Result, Run, judge
 from nodeproof.parsers.reading import Context, Reading, text_of
 
@@ -41,7 +41,7 @@ def read(data: bytes, context: Context) -> Reading:
         whole=found.closed and found.sound,
         unreadable=parts.unreadable,
         devices=parts.devices,
-        refused=_refused(parts, text),
+        refused=_refused(parts, text, found.outside),
     )
     grade, why = judge(run, context)
     return Reading(
@@ -49,8 +49,8 @@ def read(data: bytes, context: Context) -> Reading:
     )
 
 
-def _refused(parts: _Parts, text: str) -> str:
-    said = parts.refused or ("" if parts.results else text)
+def _refused(parts: _Parts, text: str, outside: str) -> str:
+    said = parts.refused or (stopped(outside) if parts.results else text)
     known = refusal(said)
     shown = first_words(said)
     if known:

@@ -79,6 +79,8 @@ _PHRASES = (
 )
 _KNOWN = tuple((refusal, re.compile(phrase, re.IGNORECASE)) for refusal, phrase in _PHRASES)
 _STATUSES = {217: _BUSY, 235: _REACH, 202: _PAUSED, 245: _TIMEOUT, 227: _ROOT, 239: _ROOT}
+# A command that ends early says so in a line of its own, whatever stands before it.
+_STOPPED = re.compile(r"\s*+(?:Error:|Aborting the iterative)", re.IGNORECASE)
 _LONGEST = 20_000  # characters; a refusal is a line or two
 
 
@@ -88,6 +90,21 @@ def refusal(text: str, exit_status: int | None = None) -> Refusal | None:
         if phrase.search(text[:_LONGEST]):
             return known
     return _STATUSES.get(exit_status) if exit_status is not None else None
+
+
+def stopped(lines: str) -> str:
+    """Return the first line by which a command says that it did not do its work, or nothing.
+
+    The lines are those beside its results: a run that passed says nothing of one that did not.
+    """
+    for line in lines.splitlines():
+        if _STOPPED.match(line):
+            return line.strip()
+        # Whatever writes that in front; a host engine that "is already running" is no refusal.
+        known = refusal(line)
+        if known is not None and known.state is State.UNREACHABLE:
+            return line.strip()
+    return ""
 
 
 def first_words(text: str) -> str:

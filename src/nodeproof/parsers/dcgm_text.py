@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from nodeproof.parsers.dcgm_complaint import Complaint
 from nodeproof.parsers.dcgm_links import judge_links, links_of
-from nodeproof.parsers.dcgm_refusal import first_words, refusal
+from nodeproof.parsers.dcgm_refusal import first_words, refusal, stopped
 from nodeproof.parsers.dcgm_results import STATUSES, WORSE, Result, Run, judge
 from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 
@@ -28,7 +28,6 @@ _WORDS = r"(Pass|Fail|Warn|Skip|Not Run)"
 _STATUS = re.compile(_WORDS + r"(?: - (All|GPUs?:? *+[\d, .]*+))?", re.IGNORECASE)
 _ENTITY = re.compile(rf"([A-Za-z_]+)(\d{{1,5}}): *{_WORDS}", re.IGNORECASE)
 _MESSAGE = re.compile(r"(Warning|Error|Info)(?:: *([A-Za-z_]+)(\d{1,5}))?", re.IGNORECASE)
-_STOPPED = re.compile(r"\s*+(?:Error:|Aborting the iterative)")
 
 
 def read(data: bytes, context: Context) -> Reading:
@@ -133,8 +132,8 @@ class _Table:
             self._row(row[1].strip(), row[2].rstrip().removesuffix("|")[1:])
         elif self.inside and line.lstrip().startswith("|"):
             self.open = self.cut = True  # the end of the row is missing
-        elif _STOPPED.match(line):
-            self.stopped = self.stopped or line.strip()
+        elif not self.stopped:
+            self.stopped = stopped(line)
 
     def run(self, text: str) -> Run:
         """Everything that was taken, as one run."""

@@ -115,7 +115,8 @@ def health(
         return _absent()
     context.progress(step="running dcgmi health -c")
     said = _run([dcgmi, "health", *_at(host), "-c"], deadline_s=deadline_s, grace_s=grace_s)
-    reading = dcgm_health_text.read(said.output, {"nvlink_expected": nvlink})
+    known = {"nvlink_expected": nvlink, "exit_status": said.status}
+    reading = dcgm_health_text.read(said.output, known)
     facts = reading.fields["facts"]
     failed = [{"gpu": int(g)} for g, state in facts["gpus"].items() if state == "failure"]
     if failed:
