@@ -169,6 +169,64 @@ def test_a_log_proves_only_what_it_shows(name):
     assert read(text, **context)[0] == grade
 
 
+ONE, SEVERAL = {"multi_node": False}, {"multi_node": True}
+WANTED = {"efa_expected": True}
+COUNTED = P + "NCCL INFO comm 0x55 rank 0 nRanks {} nNodes {} localRanks 8 localRank 0 MNNVL 0\n"
+OVER_TCP = P + "NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/Socket/0\n"
+OVER_OFI = P + "NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/AWS Libfabric/0/GDRDMA\n"
+NODES = {
+    # On one node no network is crossed, whichever was chosen.
+    "TCP on one node": (NET_TCP + DONE, ONE | WANTED, "pass"),
+    "TCP on one node, counted": (COUNTED.format(8, 1) + NET_TCP + DONE, ONE | WANTED, "pass"),
+    "TCP on one node where InfiniBand is": (NO_IB + TCP + DONE, ONE | {"ib_expected": True}, "pass"),
+    "InfiniBand on one node where EFA is": (IB + NET_IB + DONE, ONE | WANTED, "pass"),
+    "no network named on one node": (START + DONE, ONE | WANTED, "pass"),
+    "no EFA found on one node": (
+        P + "NCCL INFO NET/OFI No eligible providers were found\n" + NET_TCP + DONE,
+        ONE | WANTED,
+        "pass",
+    ),
+    "EFA on one node with a number not told": (
+        OLD_EFA + DONE, ONE | WANTED | {"efa_nics_expected": 8}, "pass",
+    ),
+    "logs of two nodes that each ran alone": (
+        COUNTED.format(8, 1) + NET_TCP + (COUNTED.format(8, 1) + NET_TCP + DONE).replace("-a", "-b"),
+        ONE | WANTED,
+        "pass",
+    ),
+    # What is no network, or is no matter of crossing one, counts there too.
+    "cards missing on one node": (EFA + DONE, ONE | WANTED | {"efa_nics_expected": 16}, "fail"),
+    "shared memory on one node": (
+        NET_TCP + P + "NCCL INFO Channel 11 : 3[3] -> 2[2] via SHM/direct/direct\n" + DONE,
+        ONE | WANTED | {"nvlink_expected": True},
+        "fail",
+    ),
+    "only the start on one node": (START, ONE | WANTED, "error"),
+    # A text that shows several nodes, or a network at work, is not one node's, whatever is said.
+    "several counted": (COUNTED.format(16, 2) + NET_TCP + DONE, ONE | WANTED, "fail"),
+    "more ranks than here": (
+        COUNTED.format(16, "x").replace("nNodes x ", "") + NET_TCP + DONE, ONE | WANTED, "fail",
+    ),
+    "two names": (NET_TCP + NET_TCP.replace("-a", "-b") + DONE, ONE | WANTED, "fail"),
+    "data over TCP": (NET_TCP + OVER_TCP + DONE, ONE | WANTED, "fail"),
+    "data over libfabric": (EFA + OVER_OFI + DONE, ONE | WANTED, "error"),
+    "several counted, and nothing expected": (COUNTED.format(16, 2) + NET_TCP + DONE, ONE, "error"),
+    "one counted where several were to be": (COUNTED.format(8, 1) + EFA + DONE, SEVERAL | WANTED, "error"),
+    # Nothing changes where several took part, or nobody says how many.
+    "EFA on several": (COUNTED.format(16, 2) + EFA + DONE, SEVERAL | WANTED, "pass"),
+    "EFA on several, by the log of one": (EFA + DONE, SEVERAL | WANTED, "pass"),
+    "TCP on several": (NET_TCP + DONE, SEVERAL | WANTED, "fail"),
+    "TCP on nobody knows how many": (NET_TCP + DONE, WANTED, "fail"),
+    "TCP on one that nobody told of": (COUNTED.format(8, 1) + NET_TCP + DONE, WANTED, "fail"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_network_matters_where_more_than_one_node_takes_part(name):
+    text, context, grade = NODES[name]
+    assert read(text, **context)[0] == grade
+
+
 def test_a_log_that_holds_a_test_is_judged_by_the_test():
     row = "  1048576  262144  float  sum  -1  31.20  33.61  33.61  4  30.90  33.93  33.93  0\n"
     assert read(IB + DONE + row)[0] == "fail"

@@ -195,6 +195,33 @@ def test_what_is_not_a_clean_run_is_no_pass(name):
     assert read(text, **context)[0] == grade
 
 
+ON_TCP = "node-a:1:2 [0] NCCL INFO Using network Socket\n"
+TWO_HOSTS = GOOD.replace("node-a device  1", "node-b device  1")
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "grade"),
+    [
+        (ON_TCP + GOOD, {"multi_node": False, "efa_expected": True}, "pass"),
+        (ON_TCP + GOOD, {"multi_node": False, "ib_expected": True}, "pass"),
+        (GOOD, {"multi_node": False, "efa_expected": True}, "pass"),
+        (ON_TCP + GOOD, {"multi_node": False}, "pass"),
+        (ON_TCP + GOOD, {"efa_expected": True}, "fail"),
+        (ON_TCP + GOOD, {"multi_node": True, "efa_expected": True}, "fail"),
+        (ON_TCP + TWO_HOSTS, {"multi_node": False, "efa_expected": True}, "fail"),
+        (TWO_HOSTS, {"multi_node": False, "efa_expected": True}, "error"),
+        (TWO_HOSTS, {"multi_node": False}, "error"),
+        (ON_TCP + ON_TCP.replace("-a", "-b") + GOOD, {"multi_node": False, "efa_expected": True}, "fail"),
+        (GOOD, {"multi_node": True}, "error"),
+        (TWO_HOSTS, {"multi_node": True}, "pass"),
+        ("node-a:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 2\n" + GOOD, {"multi_node": True}, "pass"),
+        (ON_TCP + HEAD + ROWS, {"multi_node": False, "efa_expected": True}, "error"),
+    ],
+)  # fmt: skip
+def test_on_one_node_no_network_is_crossed(text, context, grade):
+    assert read(text, **context)[0] == grade
+
+
 def test_ranks_that_ran_alone_measured_nothing():
     """A build without MPI under mpirun: as many runs of one rank, one into the other."""
     alone = GOOD.replace("nGpus 2", "nGpus 1").replace("#  Rank  1", "#  Ronk  1")

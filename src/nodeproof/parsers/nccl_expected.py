@@ -11,11 +11,30 @@ Judged = tuple[Grade, str] | None  # a grade and its reason; `None`: nothing to 
 def network(lines: Lines, context: Context) -> Judged:
     """Judge what was used by what the node type has; `None` where it is right or nothing is known.
 
-    A network that is only not named is a warning: the run may have used it or not.
+    A network that is only not named is a warning: the run may have used it or not. On one node none
+    is crossed, so that it does not matter which one was chosen, unless the text shows otherwise.
     """
     used = lines.transport
     if context.get("nvlink_expected") is True and "SHM" in lines.channels:
         return Grade.FAIL, "GPUs of one node talk over shared memory and not over NVLink"
+    several = context.get("multi_node")
+    if several is False and not lines.crossed:
+        return _nics(lines, context) if used == "efa" and lines.nics else None
+    wrong = _chosen(lines, context)
+    if wrong and wrong[0] is Grade.FAIL:
+        return wrong
+    if several is False:
+        return (
+            Grade.ERROR,
+            "one node is said to have taken part, and the text shows a network in use",
+        )
+    if several is True and lines.counted == 1:
+        return Grade.ERROR, "several nodes are said to have taken part, and the text shows one"
+    return wrong
+
+
+def _chosen(lines: Lines, context: Context) -> Judged:
+    used = lines.transport
     for wanted, key in (("efa", "efa_expected"), ("ib", "ib_expected")):
         if context.get(key) is not True:
             continue

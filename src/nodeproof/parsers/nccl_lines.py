@@ -31,6 +31,12 @@ _GAVE_UP = re.compile(
     r"\b(?:Segmentation fault|Bus error|SIGSEGV|SIGBUS|SIGABRT|Fatal Python error)\b.{0,80}|"
     r"\(core dumped\)|terminate called after throwing.{0,80}"
 )
+# The node that a rank is on: NCCL puts its name in front, nccl-tests into the list of devices. How
+# many there are NCCL says by itself (src/init.cc: "nranks 16 ... nNodes 2 localRanks 8").
+_HOST = re.compile(r"(?:^|[\s>|\]]:?)(\w[\w.-]{0,253}):\d{1,9}:\d{1,9} \[\d{1,4}\] NCCL ")
+_LISTED = re.compile(r"\bRank +\d{1,9} .{0,60}\bPid +\d{1,9} on +(\S{1,253}) +device +\d")
+_NODES = re.compile(r"\bn_?Nodes:? (\d{1,9})\b", re.IGNORECASE)
+_LOCAL = re.compile(r"\bnRanks (\d{1,9})\b.{0,60}\blocalRanks (\d{1,9})\b", re.IGNORECASE)
 _NO_EFA = ("No eligible providers were found", "provider efa output empty list")
 
 # CUDA's own words (cudaGetErrorString) for a device or driver in a bad state.
@@ -59,6 +65,10 @@ class Lines:
     ib: bool = False
     socket: bool = False
     channels: set[str] = field(default_factory=set)  # how pairs of ranks are joined
+    network: bool = False  # a pair of ranks is joined by a network, whichever
+    hosts: set[str] = field(default_factory=set)  # whose lines of NCCL these are
+    listed: set[str] = field(default_factory=set)  # hosts in the list of devices
+    counted: int = 0  # nodes, by NCCL's own count; 0 where it is not shown
     works: bool = False  # a communicator was set up
     no_efa: bool = False
     faults: list[str] = field(default_factory=list)  # a device or port in a bad state
@@ -83,6 +93,15 @@ class Lines:
             if channel in self.channels:
                 return network
         return "unknown"
+
+    @property
+    def crossed(self) -> bool:
+        """Whether the text shows that ranks were joined by a network, or were on several nodes.
+
+        Names in front of lines count only where NCCL does not say how many nodes there are: logs of
+        nodes that each ran alone may stand in one text.
+        """
+        return self.network or max(self.counted or len(self.hosts), len(self.listed)) > 1
 
 
 def lines_of(text: str, *, idle: bool) -> Lines:
@@ -109,12 +128,25 @@ def _take(lines: Lines, line: str, *, idle: bool) -> None:
     lines.ib |= _IB.search(line) is not None
     lines.socket |= _SOCKET.search(line) is not None
     lines.channels.update(_CHANNEL.findall(line))
+    lines.network |= "via NET/" in line
+    if "NCCL" in line:
+        lines.hosts.update(_HOST.findall(line))
+    if "Rank" in line:
+        lines.listed.update(_LISTED.findall(line))
+    if "odes" in line or "ocalRanks" in line:
+        lines.counted = max(lines.counted, _counted(line))
     lines.works |= _WORKS.search(line) is not None
     lines.no_efa |= any(words in line for words in _NO_EFA)
     if warned := _WARNING.search(line):
         _sort(lines, warned[1].strip(), line, idle=idle)
     elif stopped := _CAME_BACK.search(line) or _GAVE_UP.search(line):
         lines.stops.append(stopped[0].strip())
+
+
+def _counted(line: str) -> int:
+    nodes = max((int(count) for count in _NODES.findall(line)), default=0)
+    ranks = _LOCAL.search(line)
+    return max(nodes, 2 if ranks and int(ranks[1]) > int(ranks[2]) else 0)
 
 
 def _sort(lines: Lines, says: str, line: str, *, idle: bool) -> None:

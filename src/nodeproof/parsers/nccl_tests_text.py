@@ -78,7 +78,7 @@ def _unmeasured(table: Table, lines: Lines, context: Context) -> Judged | None:
         return Grade.ERROR, f"a test did not finish: {last}"
     if ended := nccl_expected.ended(context):
         return ended
-    if odd := _ranks(table, fields["ranks"], context):
+    if odd := _ranks(table, fields["ranks"], lines, context):
         return odd
     if fields["ranks"] == 1 or _nothing_moved(table):
         return Grade.ERROR, "one rank alone took part, so no communication was measured"
@@ -92,7 +92,9 @@ def _unmeasured(table: Table, lines: Lines, context: Context) -> Judged | None:
     return network if network and network[0] is Grade.ERROR else None
 
 
-def _ranks(table: Table, ranks: int | None, context: Context) -> Judged | None:
+def _ranks(table: Table, ranks: int | None, lines: Lines, context: Context) -> Judged | None:
+    if ranks and context.get("multi_node") is True and _on_one(lines):
+        return Grade.ERROR, "several nodes are said to have taken part, and all ranks were on one"
     exact = nccl_expected.count(context, "ranks_expected")
     wanted = exact or nccl_expected.count(context, "gpus_expected")
     if ranks is None and table.headers and 0 in table.ranks:
@@ -102,6 +104,11 @@ def _ranks(table: Table, ranks: int | None, context: Context) -> Judged | None:
     if ranks is not None and exact and ranks > exact:
         return Grade.ERROR, f"{ranks} ranks took part where {exact} are expected"
     return None
+
+
+def _on_one(lines: Lines) -> bool:
+    """Whether the list of devices has one host. Several may have one name, and NCCL counts them."""
+    return len(lines.listed) == 1 and lines.counted < 2
 
 
 def _figures(table: Table) -> Iterator[float]:
