@@ -48,7 +48,7 @@ _SAID = (
         (
             rf"Failed to start\b.{{0,60}}\b{_NAME}|\bJob for {_UNIT_FILE} failed"
             rf"|Dependency failed for .{{0,60}}{_NAME}|nv-fabricmanager\b.{{0,120}} failed! Exit code"
-            r"|nvidia-fabricmanager\.service: (?:Failed with result|Start request repeated"
+            r"|nvidia-fabricmanager\.service: (?:Failed with result|Start request repeated|start operation timed out"
             r"|(?:Main|Control) process exited, (?!.*status=0/))"
             r"|driver interface version .{0,60}\b(?:don't|doesn't|do(?:es)? not) match"
         ),
@@ -57,7 +57,7 @@ _SAID = (
         State.STOPPED,
         (
             rf"\bStopp(?:ed|ing) .{{0,60}}{_NAME}|{_NAME}\b.{{0,60}} (?:was|being) skipped"
-            r"|nvidia-fabricmanager\.service: (?:Deactivated successfully|Succeeded)"
+            r"|nvidia-fabricmanager\.service: (?:Deactivated successfully|Succeeded|Main process exited)"
         ),
     ),
     (State.RUNNING, rf"\bStarted .{{0,60}}{_NAME}|Successfully configured all the available"),

@@ -24,7 +24,7 @@ _TROUBLE = re.compile(
 _PROGRESS = re.compile(
     r"Success|Connected to \d|(?:NodeId \d+ )?(?:fabric )?partition (?:id )?\d+ is (?:de)?activated"
     r"|multicast group \d+ is (?:allocated|freed)|Detected (?:Pre-)?NVL\d|Start(?:ed|ing)\b|Stopp(?:ed|ing)\b"
-    r"|(?:NVIDIA )?Fabric ?Manager (?:has |is )?(?:start|initiali[sz]|version|log|run|shut|build|stop)"
+    r"|(?:NVIDIA )?Fabric ?Manager (?:has |is )?(?:(?:re)?start|initiali[sz]|version|log|run|shut|build|stop)"
     r"|(?:GPU|NVSwitch)(?: devices?)?(?: count)?: \d|Number of |Initiali[sz]|Load(?:ed|ing)\b|Dumping\b|Using\b"
     r"|Waiting\b|Received\b|GPU probe|Listening\b|Running\b|Reading\b|Creat(?:ed|ing)\b|Enabl(?:ed|ing)\b"
     r"|Regist|Config(?:ured|uring)\b|Shutting down\b|\S+ = |-{3,}",
