@@ -38,6 +38,7 @@ LISTED = {"tests": [
         untold(LEVEL_2, 0, "pcie"),
         untold(LEVEL_2, 2, "software"),
         untold(v3(FOUR_PASS), 3, "GPU Memory"),
+        {"iterations": [v3(FOUR_PASS), untold(v3(FOUR_PASS), 3, "GPU Memory")]},
         v4({"memory": ["Pass", "Pass", "Warn"], "pcie": FOUR_PASS}, gpus=4),
     ],
 )
@@ -53,6 +54,7 @@ def test_a_gpu_that_one_test_left_out_is_not_tested(document, context):
         (LEVEL_2, "pass"),
         (v3(FOUR_PASS), "pass"),
         (v2(FOUR_PASS), "pass"),
+        ({"iterations": [v3(FOUR_PASS), v3(FOUR_PASS)]}, "pass"),
         # Tests of the host's software name no GPU, or only the one that they complain about.
         (v3(FOUR_PASS, {"Persistence Mode": ("Fail", 1, "Persistence mode for GPU 1 is off")}), "warn"),
         (v3(FOUR_PASS, {"Inforom": ("Warn", 2, "a note")}), "warn"),

@@ -67,6 +67,7 @@ class _Parts:
     unreadable: int = 0
     devices: int = 0
     refused: str = ""
+    iteration: int = 0
 
     def take(self, value: Any, *, category: str = "") -> None:
         """Walk a value down to its tests; `documents` bounds how deep it is."""
@@ -88,8 +89,18 @@ class _Parts:
         else:
             if isinstance(value.get("name"), str) and "tests" not in value:
                 self.unreadable += 1  # a test without a result
-            for item in value.values():
-                self.take(item, category=category)
+            for key, item in value.items():
+                self._member(key, item, category)
+
+    def _member(self, key: str, item: Any, category: str) -> None:
+        if key != "iterations" or not isinstance(item, list):
+            self.take(item, category=category)
+            return
+        # A diagnostic that was asked for several runs: a GPU has to be in each of them.
+        for number, one in enumerate(item, 1):
+            self.iteration = number
+            self.take(one, category=category)
+        self.iteration = 0
 
     def _note(self, value: dict[str, Any]) -> None:
         places = [value, value.get("metadata"), *(value.get(root) for root in _ROOTS)]
@@ -166,6 +177,7 @@ class _Parts:
                 category=category,
                 complaints=complaints,
                 listed=listed,
+                iteration=self.iteration,
             )
             for gpu in (gpus or _NOBODY)
         ]

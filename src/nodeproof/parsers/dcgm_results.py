@@ -19,7 +19,8 @@ class Result:
     """One test on one GPU. `gpu` is DCGM's number, None where no single GPU is named.
 
     `status` is pass, fail, warn, skip, or error (a message of error without a test). `listed` is
-    false for the summary of a test that is worse than every result it sums up.
+    false for the summary of a test that is worse than every result it sums up. `iteration` is 0
+    where the diagnostic ran once.
     """
 
     name: str | None
@@ -28,6 +29,7 @@ class Result:
     category: str = ""
     complaints: tuple[Complaint, ...] = ()
     listed: bool = True
+    iteration: int = 0
 
     @property
     def deployment(self) -> bool:
@@ -183,7 +185,7 @@ def _left_out(run: Run, context: Context) -> str:
     """Say which GPU has no result where others have one: what was not run leaves none behind."""
     told = _told(run)
     every = set[int]().union(*told.values())
-    for (_, name), gpus in told.items():
+    for (_, _, name), gpus in told.items():
         if missing := every - gpus:
             return f"{name or 'a test'} has no result{_on([*missing])}, which another test names"
     expected = context.get("gpus_expected")
@@ -197,17 +199,17 @@ def _left_out(run: Run, context: Context) -> str:
     return ""
 
 
-def _told(run: Run) -> dict[tuple[str, str | None], set[int]]:
-    """Of which GPUs each test has results, for the tests that speak of single GPUs.
+def _told(run: Run) -> dict[tuple[int, str, str | None], set[int]]:
+    """Of which GPUs each test has results, each time, for the tests that speak of single GPUs.
 
     One of the host's software that names a GPU only where something is wrong with it does not.
     """
-    told: dict[tuple[str, str | None], set[int]] = {}
+    told: dict[tuple[int, str, str | None], set[int]] = {}
     single = set()
     for result in run.results:
         if result.gpu is None:
             continue
-        test = (result.category, result.name)
+        test = (result.iteration, result.category, result.name)
         told.setdefault(test, set()).add(result.gpu)
         if result.status == "pass" or not result.deployment:
             single.add(test)
