@@ -2,7 +2,7 @@
 
 It writes its errors to its file with a tag, and to the journal as bare text beside its progress.
 The texts are those of journals that operators show: NVIDIA/gpu-operator issue 610, NVIDIA/nvtrust
-issue 128, bottlerocket-os/bottlerocket-kernel-kit pull request 142, siderolabs/extensions issue 893.
+issue 128, bottlerocket-os/bottlerocket-kernel-kit pull request 142.
 """
 
 from __future__ import annotations
