@@ -147,7 +147,7 @@ def grown(worker, machine, changes=(), limits=None):
 @pytest.fixture
 def two(machine):
     """Two InfiniBand ports; returns the machine and the folders of their counters."""
-    worn = {**IB_PORT, "link_downed": 4, "link_error_recovery": 255}
+    worn = {**IB_PORT, "link_downed": 4, "port_rcv_errors": 65535}
     first = machine.mellanox("0000:18:00.0", "mlx5_0", counters=worn)
     second = machine.mellanox("0000:20:00.0", "mlx5_1")
     return machine, f"{first}/counters", f"{second}/counters"
@@ -157,7 +157,7 @@ def test_nothing_new_passes_whatever_a_life_has_brought(worker, two):
     judgement, _, result = grown(worker, two[0])
     assert judgement.outcome is Outcome.PASS
     assert result["compared"] > 10
-    assert result["at_top"] == ["mlx5_0 port 1 (0000:18:00.0)/link_error_recovery"]
+    assert result["at_top"] == ["mlx5_0 port 1 (0000:18:00.0)/port_rcv_errors"]
     everything_broken(network.test_network_errors, result)
     everything_broken(network.test_network_errors, result, network.ErrorLimits(losses=9, errors=9))
 
@@ -222,6 +222,114 @@ def test_a_port_whose_counters_all_stand_at_their_top_was_not_watched(worker, ma
     judgement, broken, _ = grown(worker, machine)
     assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["ports without counters"])
     assert broken["ports without counters"].detail == "mlx5_0 port 1 (0000:18:00.0)"
+
+
+@pytest.mark.parametrize(
+    ("counter", "top"),
+    [
+        ("link_downed", 255),
+        ("link_error_recovery", 255),
+        ("symbol_error", 65535),
+        ("local_link_integrity_errors", 15),
+        ("excessive_buffer_overrun_errors", 15),
+    ],
+)
+@pytest.mark.parametrize("state", ["at its top", "rubbish", "refused", "missing beside the others"])
+def test_a_counter_that_counts_for_a_limit_and_could_not_have_moved_is_no_zero(
+    worker, two, counter, top, state
+):
+    machine, first, _ = two
+    spoil(machine, f"{first}/{counter}", state, top)
+    judgement, broken, result = grown(worker, machine)
+    assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
+    assert list(broken) == ["counters that tell nothing"]
+    said = broken["counters that tell nothing"].detail
+    assert f"mlx5_0 port 1 (0000:18:00.0)/{counter}" in said
+    assert "perfquery -R" in said
+    everything_broken(network.test_network_errors, result)
+    allowed = network.ErrorLimits(untold=1)
+    assert grown(worker, machine, limits=allowed)[0].outcome is Outcome.PASS
+    everything_broken(network.test_network_errors, result, allowed)
+
+
+def spoil(machine, path, state, top=255):
+    """Leave a counter in a state in which it tells nothing."""
+    if state == "at its top":
+        machine.put(path, top)
+    elif state == "rubbish":
+        machine.put(path, "gibberish")
+    else:
+        (machine.root / path).unlink()
+    if state == "refused":  # reading a folder fails, as a file whose device does not answer
+        (machine.root / path).mkdir()
+
+
+def test_a_counter_that_can_be_read_at_the_end_only_tells_no_difference(worker, two):
+    machine, first, _ = two
+    machine.put(f"{first}/link_downed", "gibberish")
+    judgement, broken, _ = grown(worker, machine, {f"{first}/link_downed": 5})
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["counters that tell nothing"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "says", "broken"),
+    [
+        ("Ethernet", "N/A (no PMA)", []),  # an old kernel, of a driver that has none
+        ("Ethernet", None, []),  # a newer one
+        ("InfiniBand", "N/A (no PMA)", ["counters that tell nothing"]),
+        ("InfiniBand", None, ["counters that tell nothing"]),
+    ],
+)
+def test_counters_of_infiniband_are_asked_of_infiniband_alone(worker, machine, layer, says, broken):
+    counters = {} if says is None else dict.fromkeys(IB_PORT, says)
+    machine.mellanox("0000:18:00.0", "mlx5_0", layer=layer, counters=counters)
+    assert list(grown(worker, machine)[1]) == broken
+
+
+@pytest.mark.parametrize("counter", ["port_rcv_errors", "port_xmit_discards"])
+def test_a_counter_at_its_top_that_is_only_shown_stops_nothing(worker, two, counter):
+    machine, first, _ = two
+    machine.put(f"{first}/{counter}", 65535)
+    assert grown(worker, machine)[0].outcome is Outcome.PASS
+
+
+def test_a_counter_of_64_bits_has_no_top_to_stand_at(worker, tmp_path):
+    machine = instance(tmp_path / "m", "g5.48xlarge")
+    counter = "sys/class/infiniband/rdmap64s0/hw_counters/cmds_err"
+    for value in (255, 65535, (1 << 32) - 1):
+        machine.put(counter, value)
+        assert grown(worker, machine)[0].outcome is Outcome.PASS
+        _, broken, _ = grown(worker, machine, {counter: value + 1})
+        assert list(broken) == ["EFA errors"]
+
+
+@pytest.mark.parametrize("state", ["rubbish", "refused"])
+def test_an_efa_counter_that_is_there_and_can_not_be_read_is_no_zero(worker, tmp_path, state):
+    machine = instance(tmp_path / "m", "g5.48xlarge")
+    spoil(machine, "sys/class/infiniband/rdmap64s0/ports/1/hw_counters/rdma_read_wr_err", state)
+    judgement, broken, _ = grown(worker, machine)
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["counters that tell nothing"])
+    assert "rdma_read_wr_err" in broken["counters that tell nothing"].detail
+
+
+def test_an_interface_whose_losses_can_not_be_read_is_named_and_one_without_the_file_is_not(
+    worker, machine
+):
+    folder = card(machine, "ens1", 1)
+    machine.interface("veth0", losses="gibberish")
+    file = f"{folder}/carrier_down_count"
+    machine.put(file, "gibberish")
+    judgement, broken, _ = grown(worker, machine)
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["counters that tell nothing"])
+    assert "ens1/carrier_down_count" in broken["counters that tell nothing"].detail
+    (machine.root / file).unlink()  # kernels before 4.16 have none
+    assert grown(worker, machine)[0].outcome is Outcome.PASS
+
+
+def test_a_device_whose_ports_can_not_be_listed_is_no_device_without_ports(worker, machine):
+    folder = machine.rdma(None, "rxe0")
+    (machine.root / folder / "ports").rmdir()
+    assert isinstance(worker.run(READ, machine.root), Raised)
 
 
 def test_a_port_that_came_during_the_run_was_not_watched(worker, machine):

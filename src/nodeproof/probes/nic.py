@@ -115,10 +115,12 @@ def interfaces(tree: Tree) -> list[str]:
 
 
 def names_if_any(tree: Tree, path: str) -> list[str]:
-    """Names in a directory, none where it is not there."""
+    """Names in a directory, none where it is not there. Raises `Unreadable` for one that is."""
     try:
         return tree.names(path)
     except Unreadable:
+        if (tree.root / path).is_dir():
+            raise
         return []
 
 
