@@ -136,15 +136,18 @@ def test_ecc_errors(result: Result, measure: Measure, limits: ErrorLimits) -> No
     of the whole life of the GPU and corrected ones are shown and not judged.
     """
     errors, sram = result["errors"], result["sram"] or {}
-    measure(
-        "ECC counters",
-        result["counters"],
-        at_least=int(_on(result)),
-        cause=Cause.ENVIRONMENT,
-        detail="ECC is on, or is by the product, and not one of its counters could be read: update the driver",
-    )
     # Parity and SEC-DED are two counts of one memory; the total and the places are two of another.
     on_chip = _most(errors["sram_uncorrected"], sram.get("uncorrected"))
+    # Corrected errors and those of a whole life say nothing of uncorrected ones since the driver's
+    # start, and one place says nothing of the other.
+    told = errors["uncorrected"] is not None or None not in (on_chip, errors["dram_uncorrected"])
+    measure(
+        "ECC counters",
+        result["counters"] if told else min(0, result["counters"]),
+        at_least=int(_on(result)),
+        cause=Cause.ENVIRONMENT,
+        detail="ECC is on, or is by the product, and its uncorrected errors could not be read, neither in all nor in SRAM and DRAM: update the driver",
+    )
     by_place = _sum(on_chip, errors["dram_uncorrected"])
     uncorrected = _most(errors["uncorrected"], by_place)
     if uncorrected is not None:
@@ -156,11 +159,18 @@ def test_ecc_errors(result: Result, measure: Measure, limits: ErrorLimits) -> No
         )
     if sram:
         measure("SRAM threshold exceeded", int(sram["exceeded"]), at_most=0, remedy=Remedy.REPLACE)
+    ever = _most(errors["sram_uncorrected_ever"], sram.get("uncorrected_ever"))
+    if ever is not None:
         measure(
             "SRAM uncorrected ever",
-            sram["uncorrected_ever"],
+            ever,
             at_most=limits.sram_uncorrected_ever,
             remedy=Remedy.REPLACE,
+        )
+    elif limits.sram_uncorrected_ever is not None:
+        raise CannotMeasure(
+            "the spec limits `sram_uncorrected_ever`, and this GPU or driver does not tell it: "
+            "update the driver, or leave it out of the spec"
         )
     for name in ("corrected", "corrected_ever", "uncorrected_ever"):
         if errors[name] is not None:
@@ -228,7 +238,7 @@ def test_remap(result: Result, measure: Measure, limits: RepairLimits) -> None:
         result["records"],
         at_least=int(limits.told and _on(result)),
         cause=Cause.ENVIRONMENT,
-        detail="ECC is on, or is by the product, and the driver tells neither of remapped rows nor of retired pages (with MIG on it tells nothing: turn MIG off)",
+        detail="ECC is on, or is by the product, and the driver tells neither of remapped rows nor, in full, of retired pages (with MIG on it tells nothing: turn MIG off)",
     )
     if rows is not None:
         banks = f"; spare rows left, by banks: {rows['banks'] or 'not told'}"
@@ -236,6 +246,11 @@ def test_remap(result: Result, measure: Measure, limits: RepairLimits) -> None:
         measure(
             "remap failed", int(rows["failed"]), at_most=0, remedy=Remedy.REPLACE, detail=banks[2:]
         )
+        if rows["uncorrected"] is None:
+            raise CannotMeasure(
+                "NVML answers all ones for the rows remapped for uncorrectable errors, which is no "
+                "count: update the driver"
+            )
         measure(
             "rows remapped for uncorrectable errors",
             rows["uncorrected"],

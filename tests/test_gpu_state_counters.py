@@ -137,3 +137,30 @@ def test_a_counter_that_is_not_read_at_both_ends_is_no_counter_that_stood_still(
     judgement, broken = node.judged(ERRORS, args=args)
     assert (judgement.outcome, judgement.cause) == (Outcome.FAIL, Cause.ENVIRONMENT)
     assert list(broken) == breaks
+
+
+ONES = "0xFFFFFFFFFFFFFFFF"
+TOTAL = f"nvmlDeviceGetTotalEccErrors/1/0={ONES}"
+SRAM, DRAM = (f"nvmlDeviceGetMemoryErrorCounter/1/0/{place}={ONES}" for place in (7, 2))
+
+
+@pytest.mark.parametrize(
+    ("said", "breaks"),
+    [
+        ((TOTAL, SRAM, DRAM), ["counters refused"]),
+        ((TOTAL, DRAM), ["counters refused"]),
+        (("nvmlDeviceGetRemappedRows=0 0xFFFFFFFF 0 0",), ["counters refused"]),
+        (("nvmlDeviceGetRemappedRows=0xFFFFFFFF 0xFFFFFFFF 0 0",), ["counters refused"]),
+        # What something else counts, or nobody judges.
+        ((TOTAL,), []),
+        ((SRAM, DRAM), []),
+        ((f"nvmlDeviceGetTotalEccErrors/0/0={ONES}",), []),
+        (("nvmlDeviceGetPcieReplayCounter=0xFFFFFFFF",), []),
+    ],
+)
+def test_all_ones_at_both_ends_are_no_counter_that_stood_still(node, said, breaks):
+    node.says("hgx-h100", also="\n".join(said))
+    args = {"before": node.answer(READ)}
+    judgement, broken = node.judged(ERRORS, args=args)
+    assert list(broken) == breaks
+    assert judgement.cause is (Cause.ENVIRONMENT if breaks else None)

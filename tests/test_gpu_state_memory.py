@@ -135,6 +135,75 @@ def test_all_ones_mean_that_there_is_no_value(node):
     assert node.answer(CALL)["errors"]["uncorrected"] is None
 
 
+TOTAL, DRAM, SRAM, STATUS = (
+    *("nvmlDeviceGetTotalEccErrors/1/0", "nvmlDeviceGetMemoryErrorCounter/1/0/2"),
+    *("nvmlDeviceGetMemoryErrorCounter/1/0/7", "nvmlDeviceGetSramEccErrorStatus"),
+)
+ONES = "0xFFFFFFFFFFFFFFFF"
+
+
+@pytest.mark.parametrize(
+    ("silent", "outcome"),
+    [
+        ((TOTAL, DRAM, SRAM, STATUS), Outcome.FAIL),
+        ((TOTAL, DRAM), Outcome.FAIL),  # one place says nothing of the other
+        ((TOTAL, SRAM, STATUS), Outcome.FAIL),
+        ((TOTAL,), Outcome.PASS),
+        ((TOTAL, SRAM), Outcome.PASS),  # the status of on-chip memory tells it too
+        ((DRAM, SRAM, STATUS), Outcome.PASS),  # the total is of all places
+        (("nvmlDeviceGetTotalEccErrors/1/1", "nvmlDeviceGetTotalEccErrors/0/0"), Outcome.PASS),
+    ],
+)
+@pytest.mark.parametrize("says", ["error:3", ONES])
+def test_uncorrected_errors_that_nobody_tells_are_no_pass_with_ecc_on(node, silent, outcome, says):
+    said = {call: f"{says} {ONES} 0 {says} {ONES}" if call == STATUS else says for call in silent}
+    if says != ONES and STATUS in said:
+        said[STATUS] = says
+    node.says("hgx-h100", also="\n".join(f"{call}={value}" for call, value in said.items()))
+    judgement, broken = node.judged(memory.test_ecc_errors)
+    fails = outcome is Outcome.FAIL
+    assert (judgement.outcome, list(broken)) == (outcome, ["ECC counters"] if fails else [])
+    assert judgement.cause is (ENVIRONMENT if fails else None)
+    assert node.selftest(memory.test_ecc_errors).caught
+
+
+def test_with_ecc_off_nobody_asks_for_uncorrected_errors(node):
+    silent = "\n".join(f"{call}=error:3" for call in (TOTAL, DRAM, SRAM, STATUS))
+    node.says("hgx-h100", also=f"nvmlDeviceGetEccMode=0 0\n{silent}")
+    assert node.judged(memory.test_ecc_errors)[0].outcome is Outcome.PASS
+    assert node.selftest(memory.test_ecc_errors).caught
+
+
+def test_a_limit_of_the_spec_that_nothing_is_told_for_is_no_pass(node):
+    limits = memory.ErrorLimits(sram_uncorrected_ever=4)
+    silent = f"{STATUS}=error:3\nnvmlDeviceGetMemoryErrorCounter/1/1/7"
+    for said, outcome in (("0", Outcome.PASS), ("5", Outcome.FAIL), ("error:2", Outcome.ERROR)):
+        node.says("hgx-h100", also=f"{silent}={said}")
+        assert node.judged(memory.test_ecc_errors, limits=limits)[0].outcome is outcome
+        assert node.judged(memory.test_ecc_errors)[0].outcome is Outcome.PASS
+
+
+def test_rows_that_are_no_number_condemn_nobody_and_pass_nobody(node):
+    node.says("hgx-h100", also="nvmlDeviceGetRemappedRows=0 0xFFFFFFFF 0 0")
+    judgement, _ = node.judged(memory.test_remap)
+    assert (judgement.outcome, judgement.cause) == (Outcome.ERROR, ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "nvmlDeviceGetRetiredPagesPendingStatus=error:3",
+        "nvmlDeviceGetRetiredPages=error:3",
+    ],
+)
+def test_records_that_are_told_in_part_are_no_records(node, said):
+    node.says("t4", also=said)
+    judgement, broken = node.judged(memory.test_remap)
+    assert (judgement.cause, list(broken)) == (ENVIRONMENT, ["records of repairs"])
+    node.says("hgx-h100", also=said)  # which keeps rows instead
+    assert node.judged(memory.test_remap)[0].outcome is Outcome.PASS
+
+
 WITHOUT = "\n".join(
     f"nvmlDeviceGet{call}=error:3"
     for call in (

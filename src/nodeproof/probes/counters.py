@@ -64,16 +64,22 @@ def counters(uuid: str) -> tuple[dict[str, int | None], list[str]]:
     remapped and pages that were retired in all; whether a remap is pending or failed (0 or 1); PCIe
     replays; NVLink replays, recoveries and CRC errors over all links; the recovery action that the
     driver asks for; nanoseconds in which heat held the clocks down. `None` is not supported or
-    refused, never zero.
+    refused, never zero. All ones, by which NVML says that there is no value, would stand still for
+    ever: of uncorrected errors that nothing else counts, and of rows, they are a refusal too.
     """
     found: dict[str, int | None] = dict.fromkeys(NAMES)
     refusals: list[str] = []
+    hollow: set[str] = set()
 
     def note(take: Callable[[Any], dict[str, int | None]]) -> None:
         try:
-            found.update(take(nvml.handle(uuid)))
+            said = take(nvml.handle(uuid))
         except nvml.NvmlError as error:
             refusals.append(str(error))
+            return
+        told = {name: nvml.counted(value) for name, value in said.items()}
+        hollow.update(name for name in said if said[name] is not None and told[name] is None)
+        found.update(told)
 
     note(lambda gpu: {"ecc_uncorrected": _ecc(gpu, uuid, _UNCORRECTED)})
     note(lambda gpu: {"ecc_corrected": _ecc(gpu, uuid, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)})
@@ -88,6 +94,12 @@ def counters(uuid: str) -> tuple[dict[str, int | None], list[str]]:
     note(lambda gpu: _fields(gpu, uuid, _NVLINK))
     note(lambda gpu: _fields(gpu, uuid, {"recovery_action": _ACTION}))
     note(lambda gpu: {"thermal_violation_ns": _held_by_heat(gpu, uuid)})
+    if found["ecc_uncorrected"] is not None or None not in {found[place] for place in _PLACES}:
+        hollow -= {"ecc_uncorrected", *_PLACES}
+    refusals += [
+        f"{uuid}: NVML answers all ones for {name}, which is no count: update the driver"
+        for name in sorted(hollow & {"ecc_uncorrected", *_PLACES, "rows_remapped"})
+    ]
     return found, refusals
 
 
@@ -115,8 +127,9 @@ def _rows(gpu: Any, uuid: str) -> dict[str, int | None]:
     if rows is None:
         return {}
     corrected, uncorrected, pending, failed = rows
+    hollow = nvml.counted(corrected) is None or nvml.counted(uncorrected) is None
     return {
-        "rows_remapped": corrected + uncorrected,
+        "rows_remapped": max(corrected, uncorrected) if hollow else corrected + uncorrected,
         "remap_pending": int(bool(pending)),
         "remap_failed": int(bool(failed)),
     }

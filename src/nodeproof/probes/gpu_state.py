@@ -63,9 +63,7 @@ class _Gpu:
 
     def count(self, call: str, *arguments: Any) -> int | None:
         """A whole number; `None` also for the one that means that there is no value."""
-        value = self.ask(call, *arguments)
-        found = None if value is None else nvml.available(value)
-        return None if found is None else int(found)
+        return nvml.counted(self.ask(call, *arguments))
 
 
 def memory(context: Context) -> dict[str, Any]:
@@ -81,16 +79,17 @@ def memory(context: Context) -> dict[str, Any]:
     - `pages`: `retired` for both reasons, `pending`: of GPUs before row remapping;
     - `product`: its name, "" where the driver has none; `built_in`: whether the product has ECC by
       its maker, `None` where nobody knows;
-    - `counters`, `records`: how many of `errors`, and of `rows` and `pages`, there are.
+    - `counters`, `records`: how many of `errors`, and of `rows` and `pages`, there are in full.
     """
     with nvml.session(context.progress):
         gpu = _Gpu(context.device_id)
         errors = {n: gpu.count("nvmlDeviceGetTotalEccErrors", *what) for n, what in _ECC.items()}
         for name, what in _PLACES.items():
             # A place that this generation does not tell apart is an invalid argument to some drivers.
-            errors[name] = nvml.ask_of_number(
+            said = nvml.ask_of_number(
                 "nvmlDeviceGetMemoryErrorCounter", gpu.device, *what, about=gpu.uuid
             )
+            errors[name] = nvml.counted(said)
         rows, pages = _rows(gpu), _pages(gpu)
         name = str(gpu.ask("nvmlDeviceGetName") or "")
         return {
@@ -102,7 +101,7 @@ def memory(context: Context) -> dict[str, Any]:
             "product": name,
             "built_in": _has_ecc(name),
             "counters": sum(count is not None for count in errors.values()),
-            "records": (rows is not None) + (pages is not None),
+            "records": (rows is not None) + (pages is not None and None not in pages.values()),
         }
 
 
@@ -128,10 +127,16 @@ def _sram(gpu: _Gpu) -> dict[str, Any] | None:
     if gpu.ask("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status)) is None:
         return None
     return {
-        "uncorrected": status.volatileUncParity + status.volatileUncSecDed,
-        "uncorrected_ever": status.aggregateUncParity + status.aggregateUncSecDed,
+        "uncorrected": _added(status.volatileUncParity, status.volatileUncSecDed),
+        "uncorrected_ever": _added(status.aggregateUncParity, status.aggregateUncSecDed),
         "exceeded": bool(status.bThresholdExceeded),
     }
+
+
+def _added(*counts: int) -> int | None:
+    """Their sum; `None` where one of them is no value."""
+    known = [count for said in counts if (count := nvml.counted(said)) is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _rows(gpu: _Gpu) -> dict[str, Any] | None:
@@ -142,8 +147,8 @@ def _rows(gpu: _Gpu) -> dict[str, Any] | None:
     banks = gpu.ask("nvmlDeviceGetRowRemapperHistogram")
     names = ("max", "high", "partial", "low", "none")
     return {
-        "corrected": corrected,
-        "uncorrected": uncorrected,
+        "corrected": nvml.counted(corrected),
+        "uncorrected": nvml.counted(uncorrected),
         "pending": bool(pending),
         "failed": bool(failed),
         "banks": None if banks is None else {name: int(getattr(banks, name)) for name in names},

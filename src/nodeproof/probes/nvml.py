@@ -213,6 +213,12 @@ def available(value: float) -> int | float | None:
     return None if value in _NOT_AVAILABLE else value
 
 
+def counted(value: float | None) -> int | None:
+    """A whole number that NVML counted; `None` also for the one that means that there is no value."""
+    found = None if value is None else available(value)
+    return None if found is None else int(found)
+
+
 def handle(uuid: str) -> Any:
     """NVML's handle of a GPU, by the only name that doesn't move."""
     return ask("nvmlDeviceGetHandleByUUID", uuid, about=uuid)
