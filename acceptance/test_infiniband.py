@@ -32,6 +32,7 @@ _PORT = {
     "interfaces": [],
     "carrier": None,
     "gid_types": [],
+    "unread": ["link_layer"],
     "errors": {},
     "saturated": [],
 }
@@ -70,6 +71,7 @@ class PortLimits:
             ports=[_PORT],
             unclaimed=[_FUNCTION],
             lost=[_FUNCTION["address"]],
+            unseen=[_FUNCTION["address"]],
             no_uverbs=["planted (0000:ff:1f.0)"],
             no_issm=["planted port 1"],
         ),
@@ -100,8 +102,9 @@ def test_infiniband_ports(result: Result, measure: Measure, limits: PortLimits) 
     subnet manager; Disabled, somebody switched it off; an adapter without an RDMA device, its driver
     (mlx5_ib). A link has two ends, and a switch that is down shows on every node at once, so a port
     alone blames no hardware; an adapter that reads all ones on the bus does. A reboot helps a
-    driver, never a cable. What a port counted over its life is shown and
-    not judged: it says nothing of today. Ports that nobody expects may be down.
+    driver, never a cable. What a port does not tell in /sys, such as whether it is InfiniBand's or
+    Ethernet's, was not measured. What a port counted over its life is shown and not judged: it says
+    nothing of today. Ports that nobody expects may be down.
     """
     ports = result["ports"]
     silent = [_at(p) for p in ports if p["state"] is None and not p["virtual"]]
@@ -128,6 +131,7 @@ def test_infiniband_ports(result: Result, measure: Measure, limits: PortLimits) 
         _measure_named(wanted, data, limits, measure, result)
     if limits.expected > 0 or wanted:
         _measure_needs(result, up, measure, issm=limits.issm)
+        _measure_untold(result, ports if limits.issm else up, measure)
     for port in ports:
         for name, count in port["errors"].items():
             least = "at least, the counter stands at its top" if name in port["saturated"] else ""
@@ -242,3 +246,15 @@ def _measure_needs(result: Result, up: list[Any], measure: Measure, *, issm: boo
             at_most=0,
             detail=f"{_listed(bare)}: give their interfaces an IP address",
         )
+
+
+def _measure_untold(result: Result, ports: list[Any], measure: Measure) -> None:
+    """What was asked of nobody: without its layer a port is held to no carrier, address or issm."""
+    mute = [f"{_at(p)}: {', '.join(p['unread'])}" for p in ports if p["unread"]]
+    mute += [f"{address}: whether it is still on the bus" for address in result["unseen"]]
+    measure(
+        "not told",
+        len(mute),
+        at_most=0,
+        detail=f"{_listed(mute)}; see dmesg, and mount the node's /sys with --host-root",
+    )

@@ -244,6 +244,81 @@ def test_a_port_that_does_not_say_its_state_is_named(worker, machine):
     assert "0000:18:00.0 mlx5_0 port 1" in broken["ports without a state"].detail
 
 
+def unlink(machine, path):
+    (machine.root / path).unlink()
+
+
+@pytest.mark.parametrize(
+    ("says", "outcome"),
+    [
+        ("Ethernet", Outcome.PASS),
+        ("Unknown", Outcome.FAIL),
+        ("", Outcome.FAIL),
+        (None, Outcome.FAIL),
+    ],
+)
+@pytest.mark.parametrize("limits", [named("mlx5_1"), ib.PortLimits(expected=1)])
+def test_a_port_that_does_not_tell_its_layer_was_asked_for_nothing(
+    worker, machine, limits, says, outcome
+):
+    folder = machine.mellanox("0000:18:00.0", "mlx5_1", layer="Ethernet", interface="ens2np0")
+    if says is None:
+        unlink(machine, f"{folder}/link_layer")
+    else:
+        machine.put(f"{folder}/link_layer", says)
+    judgement, broken, result = verdict(worker, machine, limits)
+    fails = outcome is Outcome.FAIL
+    assert (judgement.outcome, list(broken)) == (outcome, ["not told"] if fails else [])
+    assert judgement.cause is (Cause.ENVIRONMENT if fails else None)
+    assert not fails or "mlx5_1 port 1 (ACTIVE, LinkUp 400 Gb/s): link_layer" in str(broken)
+    everything_broken(ib.test_infiniband_ports, result, limits)
+
+
+def test_a_layer_that_is_not_told_matters_where_something_is_asked_of_the_port(worker, machine):
+    machine.mellanox("0000:18:00.0", "mlx5_0")
+    folder = machine.mellanox("0000:20:00.0", "mlx5_1")
+    unlink(machine, f"{folder}/link_layer")
+    for limits, broken in (
+        (ib.PortLimits(), []),
+        (named("mlx5_0"), []),
+        (named("mlx5_0", issm=True), ["not told"]),
+    ):
+        assert list(verdict(worker, machine, limits)[1]) == broken
+
+
+@pytest.mark.parametrize(
+    ("operstate", "broken"),
+    [("up", []), ("unknown", []), ("", ["not told"]), ("down", ["data ports down"])],
+)
+def test_an_interface_of_a_roce_port_that_says_nothing_is_not_up(
+    worker, machine, operstate, broken
+):
+    machine.mellanox(
+        "0000:18:00.0", "mlx5_1", layer="Ethernet", interface="ens2np0", operstate=operstate
+    )
+    assert list(verdict(worker, machine, named("mlx5_1"))[1]) == broken
+
+
+def test_an_interface_in_another_network_namespace_is_not_asked(worker, machine):
+    machine.mellanox("0000:18:00.0", "mlx5_1", layer="Ethernet")
+    assert verdict(worker, machine, named("mlx5_1"))[0].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xb3\x15"])
+def test_an_adapter_whose_registers_can_not_be_read_is_not_known_to_answer(
+    worker, machine, content
+):
+    machine.mellanox("0000:18:00.0", "mlx5_1")
+    config = machine.root / "sys/bus/pci/devices/0000:18:00.0/config"
+    config.unlink()
+    if content is not None:
+        config.write_bytes(content)
+    judgement, broken, _ = verdict(worker, machine, named("mlx5_1"))
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["not told"])
+    assert "0000:18:00.0: whether it is still on the bus" in broken["not told"].detail
+    assert verdict(worker, machine)[0].outcome is Outcome.PASS
+
+
 @pytest.mark.parametrize("issm_expected", [True, False])
 def test_a_missing_issm_is_a_fault_only_where_it_is_expected(worker, machine, issm_expected):
     machine.mellanox("0000:18:00.0", "mlx5_1", issm=False)

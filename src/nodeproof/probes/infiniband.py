@@ -7,6 +7,7 @@ active shows a rate and a lid all the same; they are placeholders, and not read 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from nodeproof.worker import Context
 _STATE = re.compile(r"\d+: *(\S.*)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _GIDS = 16  # looked at; a port has up to 256, and the first ones are those of its own addresses
+# What checks ask of a port hangs on its layer. EFA, which has another, is not among these ports.
+_LAYERS = frozenset({"InfiniBand", "Ethernet"})
 _NO_GID = frozenset({"", "0", ":"})
 
 
@@ -42,6 +45,7 @@ class Port:
     interfaces: tuple[str, ...]
     carrier: bool | None
     gid_types: tuple[str, ...]  # of the addresses it has: "IB/RoCE v1", "RoCE v2"
+    unread: tuple[str, ...]  # files that say what the port is or does, and could not be read
     errors: dict[str, int]  # over the life of the port, those above zero
     saturated: tuple[str, ...]  # counters that stand at their top, so at least that much
 
@@ -51,8 +55,9 @@ def ports(context: Context) -> dict[str, Any]:
 
     `unclaimed`: physical Mellanox functions (`address`, `driver`, `present`) that are on the PCI bus
     and have no RDMA device; `lost`: addresses of physical ones whose configuration space reads as all
-    ones, whether they still have theirs or not; `no_uverbs`: devices without that file; `no_issm`: InfiniBand ports
-    without theirs, as "mlx5_0 port 1". Raises `Unreadable` where /sys can't be read.
+    ones, whether they still have theirs or not; `unseen`: of physical ones for which that can't be
+    told; `no_uverbs`: devices without that file; `no_issm`: InfiniBand ports without theirs, as
+    "mlx5_0 port 1". Raises `Unreadable` where /sys can't be read.
     """
     tree = Tree(root=context.host_root)
     devices = [d for d in nic.rdma(tree) if not d.efa]
@@ -66,6 +71,7 @@ def ports(context: Context) -> dict[str, Any]:
         "ports": [asdict(port) for port in found],
         "unclaimed": [asdict(f) for f in nic.unclaimed(functions, devices)],
         "lost": [f.address for f in functions if f.present is False and not f.virtual],
+        "unseen": [f.address for f in functions if f.present is None and not f.virtual],
         "no_uverbs": [d.label for d in devices if d.name not in files],
         "no_issm": [
             f"{p.device} port {p.port}"
@@ -85,6 +91,7 @@ def _port(tree: Tree, device: nic.Rdma, number: int) -> Port:
     layer = or_none(tree, f"{folder}/link_layer", str)
     rate = or_none(tree, f"{folder}/rate", _rate)
     interfaces = _interfaces(tree, device)
+    states = _states(tree, device, interfaces) if layer == "Ethernet" else {}
     counted = nic_counters.of_port(tree, device.name, number)
     return Port(
         device=device.name,
@@ -97,8 +104,12 @@ def _port(tree: Tree, device: nic.Rdma, number: int) -> Port:
         rate_gbs=rate if state == "ACTIVE" else None,
         link_layer=layer,
         interfaces=interfaces,
-        carrier=_carrier(tree, device, interfaces) if layer == "Ethernet" else None,
+        carrier=_carrier(states),
         gid_types=_gids(tree, folder),
+        unread=(
+            *(() if layer in _LAYERS else ("link_layer",)),
+            *(f"operstate of {name}" for name, state in states.items() if state is None),
+        ),
         errors={name: counted[name] for name in nic_counters.FAULTS if counted.get(name)},
         saturated=tuple(n for n, v in counted.items() if nic_counters.saturated(n, v)),
     )
@@ -111,13 +122,16 @@ def _interfaces(tree: Tree, device: nic.Rdma) -> tuple[str, ...]:
     return tuple(nic.names_if_any(tree, f"{folder}/net"))
 
 
-def _carrier(tree: Tree, device: nic.Rdma, interfaces: tuple[str, ...]) -> bool | None:
+def _states(tree: Tree, device: nic.Rdma, interfaces: tuple[str, ...]) -> dict[str, str | None]:
+    """What the interfaces of a device say of themselves; one that went away meanwhile is left out."""
+    folder = f"{nic.RDMA}/{device.name}/device/net"
+    said = {name: or_none(tree, f"{folder}/{name}/operstate", str) for name in interfaces}
+    return {n: s for n, s in said.items() if s is not None or (tree.root / folder / n).exists()}
+
+
+def _carrier(states: Mapping[str, str | None]) -> bool | None:
     """Whether any interface of the device is up; those in another network namespace don't show."""
-    states = [
-        or_none(tree, f"{nic.RDMA}/{device.name}/device/net/{name}/operstate", str)
-        for name in interfaces
-    ]
-    known = [state for state in states if state not in {None, "unknown"}]
+    known = [state for state in states.values() if state not in {None, "unknown"}]
     return any(state == "up" for state in known) if known else None
 
 
