@@ -44,6 +44,7 @@ def _planted_errors(result: Result) -> dict[str, Any]:
     work=Work(call="nodeproof.probes.aer:errors", deadline_s=30),
     plant=(
         altered("off the bus", off_bus=[_PLANTED]),
+        altered("not told", unseen=[_PLANTED]),
         altered("counting", counts=None),
         Plant(alter=_planted_errors, breaks=("fatal",)),
     ),
@@ -73,8 +74,20 @@ def test_errors(result: Result, measure: Measure, limits: ErrorLimits) -> None:
         at_most=0,
         detail=f"{', '.join(off)}: in the kernel's list, and the bus reads all ones there",
     )
+    _measure_unseen(result["unseen"], measure)
     if counts:
         _measure_errors(counts, measure, limits)
+
+
+def _measure_unseen(unseen: list[str], measure: Measure) -> None:
+    """The first bytes of a device's registers are there for everybody to read."""
+    measure(
+        "not told",
+        len(unseen),
+        at_most=0,
+        cause=Cause.ENVIRONMENT,
+        detail=f"{', '.join(unseen)}: `config` can't be read, so whether they answer is not known: see dmesg, and mount the node's /sys",
+    )
 
 
 def _measure_errors(counts: Mapping[str, Any], measure: Measure, limits: ErrorLimits) -> None:
@@ -143,6 +156,7 @@ class NewErrorLimits:
     ),
     plant=(
         altered("off the bus", off_bus=[_PLANTED]),
+        altered("not told", unseen=[_PLANTED]),
         Plant(alter=_planted_errors, breaks=("fatal", "nonfatal")),
         Plant(
             alter=lambda result: {
@@ -166,6 +180,7 @@ def test_new_errors(result: Result, measure: Measure, limits: NewErrorLimits) ->
     gone = sorted(before.keys() - counts.keys())
     measure("watched", len(result["watched"]), unit="devices")
     measure("off the bus", len(off), at_most=0, detail=f"{', '.join(off)}: lost during the run")
+    _measure_unseen(result["unseen"], measure)
     measure(
         "no longer counting",
         len(gone),

@@ -80,7 +80,7 @@ def test_gpu_link(result: Result, measure: Measure, limits: LinkLimits) -> None:
     )
     if not result["present"]:
         return
-    if not (limits.hidden and device["width"] is None):
+    if not (limits.hidden and device["width"] is None and not device["unread"]):
         wanted = limits.width or _told(device["width_max"], address, "how wide its link may be")
         measure(
             "width",
@@ -144,7 +144,7 @@ class PathLimits:
     """Links from the roots to GPUs, NVSwitches and RDMA adapters."""
 
     devices: int = 0  # GPUs, NVSwitches and RDMA adapters that have to be on the bus
-    by_design: str = ""  # addresses of the lower ends of links that are narrow by design
+    by_design: str = ""  # addresses of the lower ends of links that are narrow, or mute, by design
     unplaced: int | None = None  # GPUs and adapters that may be without a NUMA node
 
 
@@ -160,6 +160,7 @@ class PathLimits:
             alter=lambda result: {
                 **result,
                 "narrow": [_PLANTED],
+                "mute": [_PLANTED],
                 "virtual": False,
                 "numa_nodes": 2,
                 "movers": [
@@ -167,7 +168,7 @@ class PathLimits:
                     *[{"address": _PLANTED, "kind": "gpu", "numa_node": None}] * 1000,
                 ],
             },
-            breaks=("narrow links",),
+            breaks=("narrow links", "links that tell no width"),
         ),
     ),
 )
@@ -178,8 +179,9 @@ def test_links(result: Result, measure: Measure, limits: PathLimits) -> None:
     narrow if it has fewer lanes than both its ends can use; one with a small slot at one end is
     not. Usual cause: a card, riser or cable that is not seated. In a virtual machine the ports are
     the hypervisor's invention: there a narrow link blames nobody, and the spec has to name it if
-    it is by design. Without a NUMA node for a GPU, programs run on the wrong processors; clouds
-    often name none, so that is judged only where the spec asks.
+    it is by design; one without lanes is taken for such an invention, unless its files can't be
+    read. On bare metal every link tells its lanes. Without a NUMA node for a GPU, programs run on
+    the wrong processors; clouds often name none, so that is judged only where the spec asks.
     """
     movers = result["movers"]
     measure(
@@ -197,6 +199,14 @@ def test_links(result: Result, measure: Measure, limits: PathLimits) -> None:
         at_most=0,
         cause=Cause.HARDWARE if result["virtual"] is False else Cause.CONFIG,
         detail=f"{', '.join(narrow)}: fewer lanes than both ends can use; reseat what is plugged in there",
+    )
+    mute = [address for address in result["mute"] if address not in designed]
+    measure(
+        "links that tell no width",
+        len(mute),
+        at_most=0,
+        cause=Cause.ENVIRONMENT,
+        detail=f"{', '.join(mute)}: the kernel shows a link and not its lanes at both ends: see dmesg; if that is so by design, name it in the spec",
     )
     measure("links not told", len(result["untold"]))
     unplaced = [
@@ -273,6 +283,11 @@ def test_gpudirect(result: Result, measure: Measure, limits: PeerLimits) -> None
         cause=Cause.CONFIG,
         detail=f"{', '.join(result['redirecting'])}: turn ACS off in the firmware, or with setpci",
     )
+    if limits.translated is not None and "not shown" in result["iommu"]:
+        raise CannotMeasure(
+            "the kernel does not show what the IOMMU does with some of the devices: mount the node's "
+            "/sys, or leave `translated` out of the spec"
+        )
     translated = sum(n for kind, n in result["iommu"].items() if kind.startswith("DMA"))
     measure(
         "translated",

@@ -52,7 +52,8 @@ class EfaLimits:
         # breaks those comes with what always counts.
         altered(
             "off the bus",
-            pci=[{**_PLANTED, "present": False, "rdma": "planted"}],
+            "not told",
+            pci=[{**_PLANTED, "present": told, "rdma": "planted"} for told in (False, None)],
             rdma=[{"name": "planted", "address": _PLANTED["address"]}] * 1000,
             fi_info={"installed": True, "answered": True, "devices": [], "says": "planted"},
         ),
@@ -101,6 +102,14 @@ def test_efa_devices(result: Result, measure: Measure, limits: EfaLimits) -> Non
         len(dead),
         at_most=0,
         detail=f"{_listed(dead)}: in the kernel's list, and the bus reads all ones there",
+    )
+    unseen = [f["address"] for f in pci if f["present"] is None]
+    measure(
+        "not told",
+        len(unseen),
+        at_most=0,
+        cause=Cause.ENVIRONMENT,
+        detail=f"{_listed(unseen)}: `config` can't be read, so whether they answer is not known: see dmesg, and mount the node's /sys",
     )
     alone = [f for f in pci if f["rdma"] is None]
     measure(

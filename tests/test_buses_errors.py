@@ -100,6 +100,22 @@ def test_an_adapter_off_the_bus_is_condemned(errors, node):
     assert NIC in broken["off the bus"].detail
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\xb3\x15"])
+@pytest.mark.parametrize("address", [NIC, SWITCH, GPU])
+def test_a_device_whose_registers_can_not_be_read_is_not_known_to_answer(
+    through, node, address, content
+):
+    config = node / "sys/bus/pci/devices" / address / "config"
+    config.unlink()
+    if content is not None:
+        config.write_bytes(content)
+    result = through(node, lambda: None)
+    for check in (buses.test_errors, buses.test_new_errors):
+        told, broken = judged(check, result)
+        assert (told.cause, list(broken)) == (Cause.ENVIRONMENT, ["not told"])
+        assert address in broken["not told"].detail
+
+
 def test_a_machine_that_counts_nothing_fails_where_the_spec_says_it_counts(errors, tmp_path):
     result = errors(hgx(tmp_path / "silent"))
     assert result["counts"] == {}

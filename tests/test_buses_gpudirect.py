@@ -158,6 +158,16 @@ def test_an_iommu_that_translates_is_told_by_the_groups(ready, node, kind, broke
     assert list(told) == broken
 
 
+def test_a_group_that_does_not_tell_its_kind_is_no_group_that_translates_nothing(ready, node):
+    group = node / "sys/bus/pci/devices" / NIC / "iommu_group"
+    group.symlink_to("../../../../../kernel/iommu_groups/17")
+    result = ready(node)
+    assert result["iommu"] == {"none": 2, "not shown": 1}
+    assert judged(buses.test_gpudirect, result)[0].outcome is Outcome.PASS
+    asked = judged(buses.test_gpudirect, result, buses.PeerLimits(translated=0))[0]
+    assert (asked.outcome, asked.cause) == (Outcome.ERROR, Cause.ENVIRONMENT)
+
+
 def test_no_word_of_the_command_line_is_kept_that_is_not_known(ready, node):
     assert "hunter2" not in json.dumps(ready(node))
 

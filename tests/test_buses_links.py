@@ -165,6 +165,13 @@ def test_a_hypervisor_that_hides_the_link_is_let_off_by_the_spec_alone(link, tmp
     assert broken_by_plants(buses.test_gpu_link, result, hidden)
 
 
+def test_a_link_that_is_hidden_and_can_not_be_read_is_not_let_off(link, node):
+    for name in FILES:
+        at(node, GPU, name, "gibberish\n")
+    told, _ = judged(buses.test_gpu_link, link(node), buses.LinkLimits(hidden=True))
+    assert told.outcome is Outcome.ERROR
+
+
 def test_the_links_of_a_node_are_paired_from_each_device_to_its_root(links, node):
     result = links(node)
     found = {m["address"]: m for m in result["movers"]}
@@ -175,7 +182,8 @@ def test_the_links_of_a_node_are_paired_from_each_device_to_its_root(links, node
     }
     pairs = [(way["device"]["address"], way["port"]["address"]) for way in found[GPU]["links"]]
     assert pairs == [(GPU, DOWN), (UP, ROOT)]
-    assert (result["narrow"], result["untold"], result["numa_nodes"]) == ([], [], 2)
+    assert (result["narrow"], result["untold"], result["mute"]) == ([], [], [])
+    assert result["numa_nodes"] == 2
     assert judged(buses.test_links, result)[0].outcome is Outcome.PASS
     assert broken_by_plants(buses.test_links, result)
     assert broken_by_plants(buses.test_links, result, buses.PathLimits(devices=3, unplaced=0))
@@ -225,6 +233,77 @@ def test_links_that_do_not_say_are_counted_and_not_called_wide(links, node):
     at(node, NIC, "current_link_width", "63\n")
     result = links(node)
     assert (result["untold"], result["narrow"]) == ([NIC], [])
+
+
+BARE, GUEST, ARM = "flags : fpu", "flags : fpu hypervisor", "Features : fp"
+MUTE = ["links that tell no width"]
+
+
+@pytest.mark.parametrize(
+    ("says", "machine", "broken"),
+    [
+        ({"current_link_width": "0"}, BARE, MUTE),
+        ({"current_link_width": "63"}, BARE, MUTE),
+        ({"current_link_width": None}, BARE, MUTE),
+        ({"current_link_width": "gibberish"}, BARE, MUTE),
+        ({"max_link_width": "255"}, BARE, MUTE),
+        ({"current_link_width": None, "max_link_width": None}, BARE, MUTE),
+        # What virtual functions and invented ports tell of themselves in a sound guest.
+        ({"current_link_width": "0"}, GUEST, []),
+        ({"current_link_width": "0", "max_link_width": "255"}, GUEST, []),
+        ({"current_link_width": "63", "max_link_width": "0"}, GUEST, []),
+        ({"current_link_width": "Unknown", "max_link_width": "255"}, GUEST, []),
+        ({"current_link_width": None, "max_link_width": None}, GUEST, []),
+        ({"current_link_width": "0", "max_link_width": "255"}, ARM, []),
+        # What no kernel tells of a sound device.
+        ({"current_link_width": None}, GUEST, MUTE),
+        ({"max_link_width": None}, GUEST, MUTE),
+        ({"current_link_width": "gibberish"}, GUEST, MUTE),
+        ({"current_link_width": ""}, GUEST, MUTE),
+        ({"max_link_width": "-1"}, ARM, MUTE),
+    ],
+)
+@pytest.mark.parametrize("address", [NIC, SWITCH, UP])
+def test_lanes_that_should_be_told_and_are_not_are_no_wide_link(
+    links, node, says, machine, broken, address
+):
+    (node / "proc/cpuinfo").write_text(f"processor : 0\n{machine}\n")
+    for name, text in says.items():
+        if text is None:
+            (node / "sys/bus/pci/devices" / address / name).unlink()
+        else:
+            at(node, address, name, f"{text}\n")
+    result = links(node)
+    told, found = judged(buses.test_links, result)
+    assert list(found) == broken
+    assert told.cause is (Cause.ENVIRONMENT if broken else None)
+    assert not broken or address in found[MUTE[0]].detail
+    assert broken_by_plants(buses.test_links, result)
+    designed = buses.PathLimits(by_design=address)
+    assert judged(buses.test_links, result, designed)[0].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "broken"),
+    [
+        ("max_link_width", "255\n", MUTE),
+        ("max_link_width", "gibberish\n", MUTE),
+        ("current_link_width", "gibberish\n", []),  # nobody asks the upper end how wide it is now
+    ],
+)
+def test_the_upper_end_has_to_tell_what_it_could_do(links, node, name, text, broken):
+    at(node, ROOT, name, text)
+    told = judged(buses.test_links, links(node))[1]
+    assert list(told) == broken
+    assert not broken or UP in told[MUTE[0]].detail
+
+
+def test_a_device_without_a_port_above_it_has_no_link_to_compare(links, tmp_path):
+    put_gpu(tmp_path, "0000:00:1e.0", current_link_width="0", max_link_width="255")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("flags : fpu\n")
+    result = links(tmp_path)
+    assert (result["untold"], result["mute"]) == (["0000:00:1e.0"], [])
 
 
 @pytest.mark.parametrize(

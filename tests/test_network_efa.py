@@ -123,6 +123,19 @@ def test_a_device_that_reads_all_ones_is_off_the_bus(worker, tmp_path):
     assert "0000:80:00.0" in broken["off the bus"].detail
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\x0f\x1d"])
+def test_a_device_whose_registers_can_not_be_read_is_not_known_to_answer(worker, tmp_path, content):
+    machine = Machine(tmp_path / "m")
+    machine.efa("0000:80:00.0", name="rdmap128s0")
+    config = machine.root / "sys/bus/pci/devices/0000:80:00.0/config"
+    config.unlink()
+    if content is not None:
+        config.write_bytes(content)
+    judgement, broken = judged(efa.test_efa_devices, seen(worker, machine))
+    assert (judgement.cause, list(broken)) == (Cause.ENVIRONMENT, ["not told"])
+    assert "0000:80:00.0" in broken["not told"].detail
+
+
 def test_a_device_that_libfabric_leaves_out_is_named(worker, lists, tmp_path):
     machine = instance(tmp_path / "m", "g6e.48xlarge")
     *others, last = names(machine)

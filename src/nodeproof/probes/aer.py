@@ -31,8 +31,9 @@ def errors(context: Context) -> dict[str, Any]:
 
     Returns `watched` (addresses), `counts` (of those that count: address, then "fatal", "nonfatal"
     and "corrected", then the name of the error as the kernel writes it, without those that are
-    zero) and `off_bus` (addresses that read as all ones). Raises `Unreadable` without a bus, and
-    where a file of counters is there and makes no sense.
+    zero), `off_bus` (addresses that read as all ones) and `unseen` (those for which that can't be
+    told). Raises `Unreadable` without a bus, and where a file of counters is there and makes no
+    sense.
     """
     tree = Tree(root=context.host_root)
     tell = pcie.tell(context)
@@ -46,6 +47,7 @@ def errors(context: Context) -> dict[str, Any]:
         "watched": watched,
         "counts": counts,
         "off_bus": [m.address for m in found if m.present is False],
+        "unseen": [m.address for m in found if m.present is None],
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nodeproof.probes.tree import Tree, Unreadable
+from nodeproof.probes.tree import Tree, Unreadable, whole
 from nodeproof.worker import Context
 
 NVIDIA = 0x10DE
@@ -127,6 +127,13 @@ def numa(text: str) -> int | None:
 def lanes(text: str) -> int | None:
     """Read the width of a link; `None` for none and for what no link has."""
     return int(text) if 0 < int(text) <= _WIDEST else None
+
+
+def number_of_lanes(text: str) -> str:
+    """What a file of lanes says, also 0 or 255 where there is no link. Raises `ValueError`."""
+    if text != "Unknown":
+        whole(text)
+    return text
 
 
 def gigatransfers(text: str) -> float | None:

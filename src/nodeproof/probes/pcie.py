@@ -36,6 +36,8 @@ class End:
     width_max: int | None
     speed_gts: float | None  # GT/s now; an idle link trains down
     speed_max_gts: float | None
+    shown: bool  # the kernel has a file for its lanes, as for every PCI Express device
+    unread: bool  # such a file can't be read, or one of the two is not there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,19 @@ class Link:
         if self.device.width_max is None or self.port.width_max is None:
             return None
         return self.device.width < min(self.device.width_max, self.port.width_max)
+
+    def mute(self, *, virtual: bool | None) -> bool:
+        """Whether its lanes should be told and are not.
+
+        A link without a port is not to be compared. Virtual machines show a link and no lanes for
+        sound devices: a virtual function's register of them is reserved (PCI-SIG, SR-IOV), and
+        ports are the hypervisor's invention. Only files that can't be read are a fault there.
+        """
+        if self.port is None or self.narrow is not None:
+            return False
+        ends = (self.device, self.port)
+        real = virtual is False and any(end.shown for end in ends)
+        return real or any(end.unread for end in ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +116,21 @@ def links(context: Context) -> dict[str, Any]:
     """Work function: every mover of data on the bus and the links above it.
 
     Returns `movers` (each a `Mover`), `narrow` (addresses of the lower ends of links with fewer
-    lanes than both ends can use), `untold` (those whose lanes can't be compared), `numa_nodes` (how
-    many the machine has, `None`: not shown) and `virtual`. Raises `Unreadable` without a bus.
+    lanes than both ends can use), `untold` (those whose lanes can't be compared), `mute` (those of
+    them whose lanes should be told), `numa_nodes` (how many the machine has, `None`: not shown) and
+    `virtual`. Raises `Unreadable` without a bus.
     """
     tree = Tree(root=context.host_root)
     found = movers(tree, tell(context))
+    virtual = is_virtual(tree)
     each = {way.device.address: way for mover in found for way in mover.links}
     return {
         "movers": [asdict(mover) for mover in found],
         "narrow": sorted(a for a, way in each.items() if way.narrow),
         "untold": sorted(a for a, way in each.items() if way.narrow is None),
+        "mute": sorted(a for a, way in each.items() if way.mute(virtual=virtual)),
         "numa_nodes": numa_nodes(tree),
-        "virtual": is_virtual(tree),
+        "virtual": virtual,
     }
 
 
@@ -194,7 +212,7 @@ def _kinds(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _is_efa(tree: Tree, folder: str, vendor: int) -> bool:
-    return vendor == _AMAZON and pci.or_none(tree, f"{folder}/device", pci.hexadecimal) in _EFA
+    return vendor == _AMAZON and tree.value(f"{folder}/device", pci.hexadecimal) in _EFA
 
 
 def _has_verbs(tree: Tree, folder: str) -> bool:
@@ -211,12 +229,18 @@ def _links(tree: Tree, address: str) -> list[Link]:
 
 def _end(tree: Tree, address: str) -> End:
     folder = f"{pci.DEVICES}/{address}"
+    # The kernel makes both files or, for what is not PCI Express, neither (pci-sysfs.c).
+    files = [f"{folder}/{name}" for name in ("current_link_width", "max_link_width")]
+    there = [(tree.root / file).exists() for file in files]
+    said = [pci.or_none(tree, file, pci.number_of_lanes) for file in files]
     return End(
         address=address,
         width=pci.or_none(tree, f"{folder}/current_link_width", pci.lanes),
         width_max=pci.or_none(tree, f"{folder}/max_link_width", pci.lanes),
         speed_gts=pci.or_none(tree, f"{folder}/current_link_speed", pci.gigatransfers),
         speed_max_gts=pci.or_none(tree, f"{folder}/max_link_speed", pci.gigatransfers),
+        shown=any(there),
+        unread=any(there) and None in said,
     )
 
 
