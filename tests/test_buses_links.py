@@ -324,6 +324,14 @@ def test_an_adapter_is_known_by_what_it_does(links, node, files, kind):
     assert {m["address"]: m["kind"] for m in links(node)["movers"]}[NIC] == "rdma"
 
 
+def test_an_amazon_device_that_does_not_say_which_it_is_may_be_an_adapter(links, node):
+    at(node, NIC, "vendor", "0x1d0f")
+    at(node, NIC, "class", "0x020000")
+    at(node, NIC, "device", "gibberish")
+    with pytest.raises(Unreadable, match=NIC):
+        links(node)
+
+
 def test_missing_devices_and_numa_nodes_are_judged_where_the_spec_asks(links, node):
     at(node, GPU, "numa_node", "-1\n")
     result = links(node)

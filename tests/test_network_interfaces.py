@@ -276,6 +276,8 @@ def test_a_counter_that_can_be_read_at_the_end_only_tells_no_difference(worker, 
     [
         ("Ethernet", "N/A (no PMA)", []),  # an old kernel, of a driver that has none
         ("Ethernet", None, []),  # a newer one
+        ("Unknown", "N/A (no PMA)", []),  # as of EFA
+        ("", "N/A (no PMA)", ["counters that tell nothing"]),  # it may be InfiniBand's
         ("InfiniBand", "N/A (no PMA)", ["counters that tell nothing"]),
         ("InfiniBand", None, ["counters that tell nothing"]),
     ],
