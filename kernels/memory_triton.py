@@ -8,6 +8,7 @@ Needs Triton, which comes with torch's CUDA builds. With TRITON_INTERPRET=1 it r
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -18,10 +19,12 @@ try:
     import triton.language as tl
 except ImportError as error:
     if __name__ == "__main__":
-        raise SystemExit(
+        print(
             f"not tested: Triton can't be imported ({error}): install the triton package that "
-            "belongs to this torch"
-        ) from None
+            "belongs to this torch",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None  # 1 says that something was wrong
     raise
 
 from nodeproof.kernels import alone

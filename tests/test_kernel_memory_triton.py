@@ -104,6 +104,19 @@ def test_what_was_wrong_only_when_the_kernel_read_it_counts_all_the_same(told):
     assert "2 words at or after this place" in told[2][2]["got"]
 
 
+def test_alone_and_without_triton_it_says_that_nothing_was_tested(tmp_path):
+    (tmp_path / "triton.py").write_text("raise ImportError('none here')")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "nodeproof.kernels.memory_triton"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "not tested: Triton can't be imported (none here)" in done.stderr
+
+
 @pytest.mark.long
 def test_it_compiles_for_a_hopper_gpu_that_is_not_here():
     done = subprocess.run(
