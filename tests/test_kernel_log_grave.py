@@ -74,3 +74,41 @@ def test_a_grave_line_is_one_event(lines, event):
 )
 def test_what_drivers_say_of_themselves_is_no_event(line):
     assert told(line) == []
+
+
+HEAD = "pcieport 0000:c0:01.2: AER: "
+DETAIL = "nvidia {}: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "events"),
+    [
+        ([HEAD + "Correctable error message received from 0000:00:00.0", DETAIL.format("0000:c1:00.0")], [("0000:c0:01.2", 1)]),
+        ([HEAD + "Multiple Correctable error message received from 0000:c2:00.0", DETAIL.format("0000:c1:00.0"), DETAIL.format("0000:c2:00.0")], [("0000:c0:01.2", 1)]),
+        ([HEAD + "Multiple Corrected error received: 0000:c2:00.0", DETAIL.format("0000:c1:00.0")], [("0000:c0:01.2", 1)]),
+        # Of another device, of another segment, a second time, or of another severity: their own.
+        ([HEAD + "Correctable error message received from 0000:c2:00.0", DETAIL.format("0000:c1:00.0")], [("0000:c0:01.2", 1), ("0000:c1:00.0", 1)]),
+        ([HEAD + "Correctable error message received from 0000:00:00.0", DETAIL.format("0001:c1:00.0")], [("0000:c0:01.2", 1), ("0001:c1:00.0", 1)]),
+        ([HEAD + "Correctable error message received from 0000:00:00.0", *[DETAIL.format("0000:c1:00.0")] * 2], [("0000:c0:01.2", 1), ("0000:c1:00.0", 1)]),
+        ([HEAD + "Correctable error message received from 0000:00:00.0", DETAIL.format("0000:c1:00.0").replace("Correctable", "Uncorrectable (Fatal)")], [("0000:c0:01.2", 1), ("0000:c1:00.0", 1)]),
+    ],
+)  # fmt: skip
+def test_details_of_a_device_below_are_of_the_report_of_its_port(lines, events):
+    assert [(device, count) for _, device, _, count in told(*lines)] == events
+
+
+@pytest.mark.parametrize(
+    ("link", "grade"),
+    [
+        ("Unknown x0 link at cf63:00:02.0 (capable of 63.008 Gb/s with 8.0 GT/s PCIe x8 link)", "warn"),
+        ("2.5 GT/s PCIe x0 link at cf63:00:02.0 (capable of 63.008 Gb/s with 8.0 GT/s PCIe x8 link)", "warn"),
+        ("Unknown x8 link at cf63:00:02.0 (capable of 63.008 Gb/s with 8.0 GT/s PCIe x8 link)", "warn"),
+        ("Unknown x4 link at cf63:00:02.0 (capable of 63.008 Gb/s with 8.0 GT/s PCIe x8 link)", "fail"),
+        ("2.5 GT/s PCIe x8 link at cf63:00:02.0 (capable of 63.008 Gb/s with 8.0 GT/s PCIe x8 link)", "fail"),
+    ],
+)  # fmt: skip
+def test_a_link_that_cannot_be_read_is_not_one_that_is_limited(link, grade):
+    line = (
+        f"[    1.000000] pci cf63:00:02.0: 0.000 Gb/s available PCIe bandwidth, limited by {link}\n"
+    )
+    assert kernel_log.read(line.encode(), {}).grade == grade

@@ -19,7 +19,8 @@ _SEVERITY = (
     r"(?P<word>Corrected|Correctable|(?:Uncorrected|Uncorrectable)? *\(?(?:Non-?Fatal|Fatal)\)?)"
 )
 _HEAD = re.compile(
-    _DEVICE + r"AER: +(?:Multiple )?" + _SEVERITY + r" error (?:message )?received\b(?P<rest>.*)",
+    _DEVICE + r"AER: +(?P<many>Multiple )?" + _SEVERITY + r" error"
+    r"(?:(?: message)? received\b(?P<rest>.*)|[a-z ]{0,16}\Z)",  # what is cut there says enough
     re.IGNORECASE | re.DOTALL,
 )
 _DETAIL = re.compile(_DEVICE + r"(?:AER: +)?PCIe Bus Error: severity=" + _SEVERITY, re.IGNORECASE)
@@ -63,6 +64,7 @@ class _Open:
     kind: str
     source: str | None
     line: Line
+    wide: bool = False  # the kernel asked every device below the port
     contained: bool = False  # details of any severity are its own
     seen: set[str] = field(default_factory=set)
 
@@ -100,7 +102,10 @@ class Pcie:
 
     def _head(self, head: re.Match[str], line: Line) -> None:
         port, kind = str(address_of(head["device"])), _kind(head["word"])
-        self.heads.append(_Open(port=port, kind=kind, source=address_of(head["rest"]), line=line))
+        source = address_of(head["rest"] or "")
+        # aer.c, find_source_device: of an id on bus 0, and of several errors, any may be the sender.
+        wide = head["many"] is not None or (source is not None and source[5:7] == "00")
+        self.heads.append(_Open(port=port, kind=kind, source=source, line=line, wide=wide))
         del self.heads[:-8]  # details follow soon, or never
         self.done.append(Report(source="aer", kind=kind, device=port, line=line))
 
@@ -128,20 +133,29 @@ class Pcie:
 
     def _detail(self, detail: re.Match[str], line: Line) -> None:
         device, kind = str(address_of(detail["device"])), _kind(detail["word"])
-        for head in reversed(self.heads):
-            near = line.place - head.line.place <= _FOLLOWS
-            heard = device in {head.port, head.source} or head.source is None
-            if near and heard and (head.contained or head.kind == kind) and device not in head.seen:
-                head.seen.add(device)
-                return
+        near = [
+            head
+            for head in reversed(self.heads)
+            if line.place - head.line.place <= _FOLLOWS
+            and (head.contained or head.kind == kind)
+            and device not in head.seen
+        ]
+        named = [h for h in near if device in {h.port, h.source} or h.source is None]
+        below = [h for h in near if h.wide and h.port[:4] == device[:4]]
+        for head in named or below:
+            head.seen.add(device)
+            return
         self.done.append(Report(source="aer", kind=kind, device=device, line=line))
 
     def _limited(self, found: re.Match[str], line: Line) -> None:
         device = str(address_of(found["device"]))
         self.done.append(Report(source="pcie", kind="pcie.limited", device=device, line=line))
-        known = found["can_width"] is not None
-        narrow = not known or int(found["width"][:6]) < int(found["can_width"][:6])
-        self.limited.append(Limited(device=device, narrow=narrow))
+        width = int(found["width"][:6])
+        narrow = found["can_width"] is None or width < int(found["can_width"][:6])
+        # A virtual function, or a slot of a virtual machine, has no link to be read: no lane at all
+        # is no reading, and neither is a speed that nobody knows.
+        if width and (narrow or not found["speed"].startswith("Unknown")):
+            self.limited.append(Limited(device=device, narrow=narrow))
 
     def reports(self) -> Iterator[Report]:
         """Every report. That a port did not recover is news only where no error is told."""
