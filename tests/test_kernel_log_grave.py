@@ -97,6 +97,38 @@ def test_details_of_a_device_below_are_of_the_report_of_its_port(lines, events):
     assert [(device, count) for _, device, _, count in told(*lines)] == events
 
 
+SWITCH = "nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): "
+REQUEST = SWITCH + "22013, Non-fatal, Link 20 Minion Link DLREQ interrupt"
+
+
+@pytest.mark.parametrize(
+    ("times", "severities"),
+    [
+        ([(14, "using MSI"), (15, REQUEST), (402118, REQUEST)], ["info", "warning"]),
+        ([(14, "using MSI"), (402118, REQUEST)], ["warning"]),
+        ([(402000, "using MSI"), (402118, REQUEST)], ["info"]),  # the driver was loaded again
+        ([(402118, REQUEST), (402200, "using MSI")], ["warning"]),
+        ([(300, REQUEST)], ["info"]),
+    ],
+)
+def test_a_link_asks_for_attention_only_while_a_switch_starts(times, severities):
+    lines = [
+        f"[{at}.000000] {text if text == REQUEST else f'nvidia-nvswitch0: {text}'}\n"
+        for at, text in times
+    ]
+    assert [str(e.severity) for e in kernel_log.events("".join(lines))] == severities
+
+
+@pytest.mark.parametrize(("number", "severity"), [(0, "warning"), (1, "fatal")])
+def test_an_sxid_of_data_alone_has_the_severity_that_its_code_has_elsewhere(number, severity):
+    other = SWITCH.replace("c5", "c6")
+    got = told(f"{SWITCH}20034, Data {{0x1}}", f"{other}20034, Severity {number} Engine instance 1")
+    assert [(device, level) for _, device, level, _ in got] == [
+        ("0000:c5:00.0", severity),
+        ("0000:c6:00.0", severity),
+    ]
+
+
 @pytest.mark.parametrize(
     ("link", "grade"),
     [

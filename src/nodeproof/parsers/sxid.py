@@ -8,6 +8,7 @@ Severity of 0 is non-fatal, 1 is fatal (NVSWITCH_ERROR_SEVERITY).
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,7 +18,8 @@ from nodeproof.parsers.log_lines import Line, address_of
 from nodeproof.parsers.reports import Report
 
 _SXID = re.compile(
-    r"nvidia-nvswitch\d*: +SXid +\((?P<where>[^()]{0,120})\)?: *(?P<code>\d{1,6})\b *(?P<rest>,?.*)$",
+    r"nvidia-nvswitch\d*: +SXid +\((?P<where>[^()]{0,120}\)"
+    r"|(?:PCI:)?[\da-fA-F]{4,8}:[\da-fA-F]{2}:[01][\da-fA-F]\.[0-7](?=: )): *(?P<code>\d{1,6})\b *(?P<rest>,?.*)$",
     re.DOTALL,
 )
 _PART = re.compile(r", *(?:Severity +(?P<severity>\d{1,6})\b|Data\b)")
@@ -49,13 +51,16 @@ class Sxids:
     """Reads line by line; what it comes to is known at the end."""
 
     told: dict[tuple[int, str | None], _Told] = field(default_factory=dict)
-    starting: bool = False
+    starts: list[float] = field(default_factory=list)  # when a switch or its driver started
 
     def read(self, line: Line) -> bool:
         """Take the line if it is one of an SXid."""
         found = _SXID.match(line.text)
         if found is None:
-            self.starting = self.starting or bool(_STARTS.match(line.text))
+            if line.at is not None and _STARTS.match(line.text):
+                self.starts.append(line.at)
+            return False
+        if not found["rest"] and not line.ended:  # a longer number may have been cut
             return False
         told = self.told.setdefault((int(found["code"]), address_of(found["where"])), _Told())
         part = _PART.match(found["rest"])
@@ -70,7 +75,9 @@ class Sxids:
 
     def reports(self) -> Iterator[Report]:
         """One report for each error, in no order; its `kind` is the word."""
-        words = {
+        self.starts.sort()
+        words = {code: word for (code, _), told in self.told.items() if (word := _severity(told))}
+        words |= {
             code: word for (code, _), told in self.told.items() for _, word in told.texts if word
         }
         for (code, device), told in self.told.items():
@@ -94,8 +101,12 @@ class Sxids:
     def _moment(self, code: int, line: Line, word: str) -> str:
         if code != _MINION_REQUEST or word == "fatal":
             return word
-        late = line.at is not None and line.at > _STARTING
-        return word if late and not self.starting else "start"
+        if line.at is None:
+            return "start"
+        begun = bisect_right(self.starts, line.at)
+        # The driver may be loaded again on a machine that is up for long.
+        last = self.starts[begun - 1] if begun else 0.0
+        return word if line.at - last > _STARTING else "start"
 
 
 def _severity(told: _Told) -> str:
