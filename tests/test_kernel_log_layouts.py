@@ -92,6 +92,12 @@ KERNELS = {  # layout to the prefix, and the uptime that it gives
     "search over files": ("/var/log/kern.log:12:Feb 12 09:18:44 gpu-node-1 kernel: ", None),
     "serial console": ("gpu-node-1 login: [ 1234.500000] ", 1234.5),
     "container, CRI": ("2026-03-11T02:40:17.003999999Z stdout F [ 1234.500000] ", 1234.5),
+    "journal, short-delta, first": ("[ 1234.500000                ] gpu-node-1 kernel: ", 1234.5),
+    "journal, short-delta": ("[ 1234.500000 <    0.000123 >] gpu-node-1 kernel: ", 1234.5),
+    "journal, short-delta, unreliable": (
+        "[ 1234.500000 <    0.000123*>] gpu-node-1 kernel: ",
+        1234.5,
+    ),
     "journal, export": ("MESSAGE=", None),
     "byte order mark": ("\ufeff[ 1234.500000] ", 1234.5),
 }

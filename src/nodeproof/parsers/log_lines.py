@@ -18,7 +18,8 @@ _ISO = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
     r"(?: ?(?:Z|UTC|[+-]\d\d(?::?\d\d)?)| [A-Z]{2,5}(?=\]| *<| +\S{1,255} (?:\S{1,32} )?kernel\b))?"
 )
-_DELTA = r"(?: *< *\+?[\d.]{1,30} *>)?"  # time since the line before
+# Time since the line before: a star where it is not to be relied on, blanks where there is none.
+_DELTA = r"(?: *< *\+?[\d.]{1,30} *\*?>| {1,32})?"
 # Each is tried again after the others, since writers wrap each other's lines.
 _KMSG = re.compile(
     r"(?:\d+\.\d+[^,;]{0,80},)?(?P<priority>\d{1,3}),\d+,(?P<usec>\d{1,18}),[^;]{0,200};"
