@@ -13,6 +13,7 @@ from nodeproof.parsers.events import Event, Severity
 from nodeproof.parsers.log_catalog import Catalog
 from nodeproof.parsers.log_hosts import foreign
 from nodeproof.parsers.log_lines import LONGEST, Line, lines_of
+from nodeproof.parsers.log_lost import lost
 from nodeproof.parsers.log_scan import candidates
 from nodeproof.parsers.log_voice import kernel_quoted, kernel_speaks, plain, refusal, unplaced
 from nodeproof.parsers.machine_events import Machine
@@ -36,6 +37,7 @@ class Understood:
     unplugged: frozenset[str] = frozenset()  # devices whose last word is that the cable is out
     frames: bool = False  # pieces of stack traces of drivers
     cut: bool = False  # a record that can't be read to its end
+    lost: str = ""  # a line that stands for records that nobody can read
     unplaced: str = ""  # a line with an Xid behind what no writer is known to put in front
     actions: frozenset[str | None] = field(default_factory=frozenset)  # devices with an Xid 154
 
@@ -123,7 +125,7 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
     xids: list[Report] = []
     sxids, nvrm, pcie = Sxids(), Nvrm(), Pcie()
     machine, network, system, traces = Machine(), Network(), System(), Traces()
-    hidden = ""
+    hidden = missing = ""
     for line in found:
         traces.read(line)
         if report := xid.read(line):
@@ -133,7 +135,9 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
             if reader.read(line):
                 break
         else:
-            if not hidden and unplaced(line.text):
+            if lost(line):
+                missing = missing or line.text
+            elif not hidden and unplaced(line.text):
                 hidden = line.text
     reports = list(xids)
     for source in (sxids, nvrm, pcie, machine, network, system, traces):
@@ -145,6 +149,7 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
         unplugged=frozenset(d for d, out in network.unplugged.items() if out),
         frames=bool(traces.frames),
         cut=any(report.kind == "xid.cut" for report in xids),
+        lost=missing,
         unplaced=hidden,
         actions=frozenset(r.device for r in xids if r.code == 154 and r.kind == "none"),
     )
@@ -197,6 +202,11 @@ def _quiet(told: Understood) -> tuple[Grade, str]:
         return Grade.WARN, (
             f"{told.unplaced[:160]!r} holds an Xid, and what stands in front of it is not known: "
             "it may be the kernel's; read the log with dmesg, or journalctl -k"
+        )
+    if told.lost:
+        return Grade.WARN, (
+            f"{told.lost[:160]!r} stands for records that nobody can read here, so that they are not "
+            "known to be harmless: read the whole log with dmesg, or journalctl -k -a"
         )
     if told.cut:
         return Grade.WARN, "a record of an Xid is cut off before its code: read the whole log"

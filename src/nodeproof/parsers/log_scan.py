@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate
 
-_KEPT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZxy5_]+-\n"
+_KEPT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZxy5_]+-*\n"
 _DROPPED = bytes(set(range(256)) - set(_KEPT))
 # What the copy has of each sign: no letter that is kept stands between these in the text.
 _SIGNS = (
@@ -47,16 +47,25 @@ _SIGNS = (
     b"]PREEMPT",  # the same of another kernel
     b"_Ty",  # infiniband efa_0: The device didn't send any completion
     b"_TM",  # ... driver didn't receive a MSI-X interrupt
+    b"B]",  # [81B blob data]
+    b"K]",  # [1.2K blob data]
+    b"]M",  # systemd-journald[811]: Missed 812 kernel messages
+    b"-M",  # the same without its number
+    b"-B-B-",  # oom_reaper: reaped process 1 (a), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB
+    b"**",  # ** 127 printk messages dropped **
+    b"MESSAGE",  # of the journal as JSON: "MESSAGE" : [78, 86], or null
     b"+x",  # a frame of a stack: name+0x1f/0x40
 )
-_WORDS = (b"failed with error -",)
+_WORDS = (b"failed with error -", b"Killed process ")
 MATTERS = re.compile(
     rb"NVRM|SXid|AER: |PCIe Bus Error|available PCIe bandwidth, limited"
     rb"|\[Hardware Error\]|EDAC MC|mlx5_|NETDEV WATCHDOG|blocked |soft lockup|LOCKUP"
     rb"|INFO: rcu|[Oo]ut of memory|oom-kill|Killed process|Unknown symbol|about version of|version magic|failed with error -"
     rb"|DPC: |Card not present|inaccessible|global fatal error|memory error in user|Memory failure: 0x"
     rb"|Memory error not|Kernel panic - |BUG: |kernel BUG at |\[#\d+\]|RIP: \d|pc : "
-    rb"|infiniband efa_\d+: The device"
+    rb"|infiniband efa_\d+: The device|INFO: task|oom_reaper: reaped"
+    rb"|[BKMGTPE] blob data\]|printk messages dropped|Missed \d+ kernel messages"
+    rb'|"MESSAGE"\s{0,3}:\s{0,3}(?:\[|null)'
     rb"|\[ cut here \]|\+0x[0-9a-f]+/0x[0-9a-f]+ \["
 )
 # Lines whose meaning the lines before and behind them decide: whose report it is, whether a switch
@@ -84,6 +93,9 @@ def candidates(data: bytes) -> list[tuple[int, bytes]]:
                     if _MARK.search(lines[number]):
                         places.update(_neighbours(data, begins[number]))
         start = end
+    if size and not data.endswith(b"\n"):  # a line without its end may be cut in what tells a fault
+        last = data.rfind(b"\n") + 1
+        places[last] = data[last:]
     return sorted(places.items())
 
 

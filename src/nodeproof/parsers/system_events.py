@@ -24,10 +24,11 @@ _STALL = re.compile(
 _PANIC = re.compile(r"Kernel panic - not syncing")
 _OOM_KILL = re.compile(r"oom-kill:constraint=(?P<scope>\w+)")
 _OOM_HEAD = re.compile(
-    r"(?:(?P<group>Memory cgroup out of memory)|(?P<node>Out of memory)): "
+    r"(?:(?P<group>Memory cgroup out of memory)|(?P<node>Out of memory))(?: \([\w ]{1,40}\))?: "
     r"Kill(?:ed)? process \d+(?:, UID \d+,)?(?: \((?P<task>.{0,64}?)\))?(?: |,|$)"
 )
 _OOM_VICTIM = re.compile(r"Killed process \d+(?:, UID \d+,)? \((?P<task>.{0,64}?)\)")
+_OOM_REAPED = re.compile(r"oom_reaper: reaped process \d+ \((?P<task>.{0,64}?)\)")
 _TASK = re.compile(r"[,=]task=(?P<task>[^,]*)")
 _NEAR = 100_000  # bytes of tables that may stand between the parts of one kill
 
@@ -74,9 +75,12 @@ class System:
             task = _TASK.search(line.text)
             self._victim(task["task"] if task else None)
         elif found := _OOM_VICTIM.match(line.text):
-            # The older kernel's second line: of the kill before it, and maybe of another task.
-            if not self.kills:
-                return False
+            # The older kernel's second line: of the kill before it, and maybe of another task. Where
+            # the first is not there, somebody was killed all the same.
+            if not self.kills or line.place - self.kills[-1].line.place > _NEAR:
+                self.kills.append(_Kill(line=line, named=True))
+            self._victim(found["task"])
+        elif found := _OOM_REAPED.match(line.text):
             self._victim(found["task"])
         else:
             return False
