@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeproof.parsers import fabricmanager_log, journal_json, kernel_log, log_catalog
-from nodeproof.parsers.log_lines import lines_of
 from nodeproof.parsers.log_scan import candidates
-from nodeproof.parsers.reading import text_of
 
 GRAVE = [
     "pcieport 0000:16:00.0: DPC: containment event, status:0x1f01 source:0x0000",
@@ -108,7 +106,7 @@ def test_a_million_changed_logs_are_a_reading():
 def by_looking_at_each_line(data):
     lines, place = [], 0
     for raw in data.split(b"\n"):
-        lines += lines_of(place, text_of(raw), ended=place + len(raw) < len(data))
+        lines += kernel_log.physical(data, place, raw)
         place += len(raw) + 1
     return kernel_log.understood(lines, log_catalog.shipped())
 

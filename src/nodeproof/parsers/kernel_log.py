@@ -8,14 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from nodeproof.parsers import incidents, journal_export, journal_records, log_catalog, xid
+from nodeproof.parsers import (
+    incidents,
+    journal_export,
+    journal_records,
+    log_catalog,
+    log_json,
+    xid,
+)
 from nodeproof.parsers.events import Event, Severity
 from nodeproof.parsers.log_catalog import Catalog
 from nodeproof.parsers.log_hosts import foreign
 from nodeproof.parsers.log_lines import LONGEST, Line, lines_of
 from nodeproof.parsers.log_lost import lost
 from nodeproof.parsers.log_scan import candidates
-from nodeproof.parsers.log_voice import kernel_quoted, kernel_speaks, plain, refusal, unplaced
+from nodeproof.parsers.log_voice import (
+    kernel_quoted,
+    kernel_speaks,
+    plain,
+    quoted,
+    refusal,
+    unplaced,
+)
 from nodeproof.parsers.machine_events import Machine
 from nodeproof.parsers.network_events import Network
 from nodeproof.parsers.nvrm import Nvrm
@@ -38,7 +52,7 @@ class Understood:
     frames: bool = False  # pieces of stack traces of drivers
     cut: bool = False  # a record that can't be read to its end
     lost: str = ""  # a line that stands for records that nobody can read
-    unplaced: str = ""  # a line with an Xid behind what no writer is known to put in front
+    unplaced: str = ""  # a line with a fault behind what no writer is known to put in front
     actions: frozenset[str | None] = field(default_factory=frozenset)  # devices with an Xid 154
 
 
@@ -84,7 +98,9 @@ def read(data: bytes, context: Context) -> Reading:
 
 def _spoken(found: Sequence[Line], data: bytes) -> bool:
     """Whether the kernel speaks in a text, or is quoted in it."""
-    return kernel_quoted(line.text for line in found) or kernel_speaks(data)
+    return (
+        kernel_quoted(line.text for line in found) or log_json.speaks(data) or kernel_speaks(data)
+    )
 
 
 def _nothing(why: str) -> Reading:
@@ -116,17 +132,28 @@ def reading(found: Sequence[Line], context: Context, **beside: object) -> Readin
 def lines(data: bytes) -> Iterable[Line]:
     """The kernel's own lines that can matter."""
     for place, raw in candidates(data):
-        ended = place + len(raw) < len(data)
-        yield from lines_of(place, text_of(raw[:LONGEST]), ended=ended)
+        yield from physical(data, place, raw)
 
 
-def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
-    """Make events of lines."""
+def physical(data: bytes, place: int, raw: bytes) -> Iterable[Line]:
+    """What stands in one physical line of a text."""
+    inside = log_json.lines(data, place, raw)
+    if inside is not None:
+        return inside
+    ended = place + len(raw) < len(data)
+    return lines_of(place, text_of(raw[:LONGEST]), ended=ended)
+
+
+def understood(found: Iterable[Line], catalog: Catalog, *, within: bool = False) -> Understood:
+    """Make events of lines; `within` a line that is looked into already, no further."""
     xids: list[Report] = []
     sxids, nvrm, pcie = Sxids(), Nvrm(), Pcie()
     machine, network, system, traces = Machine(), Network(), System(), Traces()
     hidden = missing = ""
     for line in found:
+        if line.doubtful:
+            hidden = hidden or (line.text if _tells(line, catalog) else "")
+            continue
         traces.read(line)
         if report := xid.read(line):
             xids.append(report)
@@ -137,7 +164,7 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
         else:
             if lost(line):
                 missing = missing or line.text
-            elif not hidden and unplaced(line.text):
+            elif not (hidden or within) and (unplaced(line.text) or _tells(line, catalog)):
                 hidden = line.text
     reports = list(xids)
     for source in (sxids, nvrm, pcie, machine, network, system, traces):
@@ -153,6 +180,15 @@ def understood(found: Iterable[Line], catalog: Catalog) -> Understood:
         unplaced=hidden,
         actions=frozenset(r.device for r in xids if r.code == 154 and r.kind == "none"),
     )
+
+
+def _tells(line: Line, catalog: Catalog) -> bool:
+    """Whether a fault stands in a line, behind something that is known for nobody's."""
+    for text in quoted(line.text, doubtful=line.doubtful):
+        told = understood([Line(place=0, text=text)], catalog, within=True)
+        if any(event.severity is not Severity.INFO for event in told.events):
+            return True
+    return False
 
 
 def decided(told: Understood, context: Context) -> tuple[Grade, str]:
@@ -200,7 +236,7 @@ def _quiet(told: Understood) -> tuple[Grade, str]:
     """Grade a log without an event that counts."""
     if told.unplaced:
         return Grade.WARN, (
-            f"{told.unplaced[:160]!r} holds an Xid, and what stands in front of it is not known: "
+            f"{told.unplaced[:160]!r} tells of a fault, and what stands in front of it is not known: "
             "it may be the kernel's; read the log with dmesg, or journalctl -k"
         )
     if told.lost:
@@ -209,7 +245,9 @@ def _quiet(told: Understood) -> tuple[Grade, str]:
             "known to be harmless: read the whole log with dmesg, or journalctl -k -a"
         )
     if told.cut:
-        return Grade.WARN, "a record of an Xid is cut off before its code: read the whole log"
+        return Grade.WARN, (
+            "a record is cut off before the code or the words that decide: read the whole log"
+        )
     caused = {e.device for e in told.events if e.source == "xid" and e.code != 154}
     for device in sorted(d or "a GPU" for d in told.actions - caused):
         return Grade.WARN, (

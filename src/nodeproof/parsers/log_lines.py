@@ -75,7 +75,7 @@ _STEPS = (
 _STARTS = rf"\[ *\d{{1,12}}\.\d{{1,12}}[\]@ ]|\[[A-Z][a-z][a-z] (?:{_MONTHS}) |kern +:|<\d{{1,3}}>"
 _DATES = rf"(?:[A-Z][a-z][a-z] )?(?:(?:{_MONTHS}) +\d{{1,2}} \d\d:|\d{{4}}-\d\d-\d\d[T ]\d\d:)"
 _CARRIER = re.compile(
-    rf"(?:(?P<host>[\w.-]{{1,255}})(?:: | +\| | login: )|\{{\"log\": ?\")(?={_STARTS})"
+    rf"(?P<host>[\w.-]{{1,255}})(?:: | +\| | login: )(?={_STARTS})"
     rf"|(?:\d{{1,9}}:|[\w.-]*[/.][\w./-]{{0,255}}:(?:\d{{1,9}}:)?)(?={_STARTS}|{_DATES})"
     r"|MESSAGE="
 )
@@ -93,6 +93,7 @@ class Line:
     host: str | None = None
     repeats: int = 1  # how often it came, where a writer wrote it once
     ended: bool = True  # whether its end is there, and not the end of the text alone
+    doubtful: bool = False  # nothing says whether the kernel wrote it
 
 
 def lines_of(place: int, raw: str, *, ended: bool = True) -> Iterator[Line]:
@@ -108,8 +109,6 @@ def lines_of(place: int, raw: str, *, ended: bool = True) -> Iterator[Line]:
     if head.program:
         return
     text = raw[head.end :]
-    if raw.startswith('{"log":'):
-        text = text.partition('\\n"')[0]
     if head.repeats > 1:
         text = text.removesuffix("]")
     # One record can hold several lines: /dev/kmsg writes a line end as \x0a, rsyslog as #012.
@@ -140,6 +139,11 @@ class _Head:
 def of_buffer(raw: str) -> bool:
     """Whether a line has the form in which the kernel's buffer is written, whoever filled it."""
     return _head(raw[:LONGEST].lstrip(" \t\ufeff")).buffer
+
+
+def by_program(raw: str) -> bool:
+    """Whether what stands in front of a message says that a program wrote it."""
+    return _head(raw[:LONGEST].lstrip(" \t\ufeff")).program
 
 
 def _head(raw: str) -> _Head:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from nodeproof.parsers.log_lines import LONGEST, of_buffer
 from nodeproof.parsers.reading import text_of
@@ -45,12 +46,23 @@ _WORDS = re.compile(
     r"|oom-kill:|-\[ cut here \]-|\+0x[\da-f]+/0x[\da-f]+ \["
 )
 _KERNEL_HIDDEN = re.compile(r"\bS?Xid \((?:PCI:)?[\da-fA-F:.]{5,20}[ )]")
+# Where a message of the kernel or of one of its drivers may begin.
+_HEADS = re.compile(
+    r"(?<![\w.-])(?:NVRM: |nvidia[-_](?:nvswitch\d*|uvm): |EDAC MC\d|(?:mce: )?\[Hardware Error\]: "
+    r"|\{\d{1,9}\}\[Hardware Error\]|mlx5_core |infiniband efa_|efa[: ]|NETDEV WATCHDOG: "
+    r"|(?:(?:NMI )?watchdog: )?BUG: |(?:rcu: )?INFO: (?:task|rcu)|kernel BUG at |Kernel panic - "
+    r"|(?:NMI )?[Ww]atchdog: |(?:Memory cgroup o|O)ut of memory: Kill|Memory failure: 0x"
+    r"|Uncorrected hardware memory|[\w-]{2,32} [\da-fA-F]{4}:[\da-fA-F]{2}:[01][\da-fA-F]\.[0-7]: )"
+)
+_TRIED = 4  # places in a line at which a message may begin
 # What a program puts in front of what it quotes: its name and number, its level, its keys.
-_PROGRAM = re.compile(
-    r"[\w.@/-]+\[\d+\]:|\b[\w-]+=|[\"'`]"
+_NAMED = (
+    r"[\w.@/-]+\[\d+\]:|\b[\w-]+="
     r"|\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERR|ERROR|CRIT|CRITICAL|FATAL|ALERT)\b"
     r"|\b(?:trace|debug|info|notice|warn|warning|error|critical|fatal)(?:\t|: |\] )|\b[IWEF]\d{4} "
 )
+_NAMES_IT = re.compile(_NAMED)
+_PROGRAM = re.compile(rf"[\"'`]|{_NAMED}")
 
 
 def refusal(data: bytes) -> str | None:
@@ -75,6 +87,11 @@ def kernel_quoted(texts: Iterable[str]) -> bool:
     return any(map(_WORDS.search, texts))
 
 
+def named(front: str) -> bool:
+    """Whether what stands in front of a quotation names the program that quotes, or its level."""
+    return _NAMES_IT.search(front) is not None
+
+
 def unplaced(text: str) -> bool:
     """Whether an Xid or SXid stands in a line behind something that nobody knows.
 
@@ -83,6 +100,17 @@ def unplaced(text: str) -> bool:
     """
     found = _KERNEL_HIDDEN.search(text)
     return found is not None and _PROGRAM.search(text, 0, found.start()) is None
+
+
+def quoted(text: str, *, doubtful: bool = False) -> list[str]:
+    """What may be messages of the kernel behind something that nobody knows, as far as `unplaced`.
+
+    Of a line that is `doubtful`, whatever stands in front; else no program may be named there.
+    """
+    begins = [found.start() for found in islice(_HEADS.finditer(text), _TRIED)]
+    if not doubtful:
+        begins = [b for b in begins if b and _PROGRAM.search(text, 0, b) is None]
+    return [text[begin:] for begin in begins]
 
 
 def _each(data: bytes) -> Iterator[bytes]:
