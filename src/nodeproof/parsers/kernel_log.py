@@ -13,6 +13,7 @@ from nodeproof.parsers import (
     journal_export,
     journal_records,
     log_catalog,
+    log_cut,
     log_json,
     xid,
 )
@@ -150,6 +151,7 @@ def understood(found: Iterable[Line], catalog: Catalog, *, within: bool = False)
     sxids, nvrm, pcie = Sxids(), Nvrm(), Pcie()
     machine, network, system, traces = Machine(), Network(), System(), Traces()
     hidden = missing = ""
+    ends = False
     for line in found:
         if line.doubtful:
             hidden = hidden or (line.text if _tells(line, catalog) else "")
@@ -164,6 +166,8 @@ def understood(found: Iterable[Line], catalog: Catalog, *, within: bool = False)
         else:
             if lost(line):
                 missing = missing or line.text
+            elif log_cut.cut(line.text):
+                ends = True
             elif not (hidden or within) and (unplaced(line.text) or _tells(line, catalog)):
                 hidden = line.text
     reports = list(xids)
@@ -175,7 +179,7 @@ def understood(found: Iterable[Line], catalog: Catalog, *, within: bool = False)
         victims=frozenset(system.victims),
         unplugged=frozenset(d for d, out in network.unplugged.items() if out),
         frames=bool(traces.frames),
-        cut=any(report.kind == "xid.cut" for report in xids),
+        cut=ends or nvrm.cut or any(report.kind == "xid.cut" for report in xids),
         lost=missing,
         unplaced=hidden,
         actions=frozenset(r.device for r in xids if r.code == 154 and r.kind == "none"),

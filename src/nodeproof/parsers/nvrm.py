@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nodeproof.parsers import log_cut
 from nodeproof.parsers.log_lines import Line, address_of
 from nodeproof.parsers.reports import Report
 
@@ -18,7 +19,7 @@ _NAMES_GPU = re.compile(
     r"The NVIDIA GPU |This PCI I/O region assigned to your NVIDIA device is invalid"
 )
 _BAR = re.compile(r"BAR\d is \S+ @ \S+ \(PCI:")
-_LOST = re.compile(r"fallen off the bus", re.IGNORECASE)
+_LOST = re.compile(r"fallen off(?: the bus|(?: t[a-z]{0,2}(?: b?u?)?)?\Z)", re.IGNORECASE)
 # The same, by functions that came upon it; each says so again and again.
 _LOST_TOO = re.compile(r"NV_ERR_GPU_IS_LOST|\bGPU (?:is )?lost\b", re.IGNORECASE)
 _POWER = re.compile(r"does not have the necessary power cables", re.IGNORECASE)
@@ -79,6 +80,7 @@ class Nvrm:
     said: set[tuple[str, str | None]] = field(
         default_factory=set
     )  # what is told once, however often it is said
+    broken: bool = False  # a sentence without its end
 
     def read(self, line: Line) -> bool:
         """Take the line if it is the driver's."""
@@ -86,7 +88,9 @@ class Nvrm:
         if head is None:
             return self._beside(line)
         text = line.text[head.end() :]
-        self.named = [(d, at) for d, at in self.named if line.place - at.place <= _NEAR][-8:]
+        near = [(d, at) for d, at in self.named if line.place - at.place <= _NEAR]
+        self.broken = self.broken or len(near) < len(self.named)
+        self.named = near[-8:]
         if _NAMES_GPU.match(text):
             self.named.append((address_of(text), line))
         self._sentence(text, line)
@@ -125,6 +129,8 @@ class Nvrm:
             self.ends.setdefault(device, []).append(line)
         elif kind := _first(_WHOLE, text):
             self._report(kind, line, device, part=kind == "nvrm.needs_reset")
+        elif log_cut.cut(line.text):
+            self.broken = True
 
     def _about(self, text: str, line: Line, kind: str) -> None:
         device, first = address_of(text), line
@@ -138,6 +144,11 @@ class Nvrm:
     def _report(self, kind: str, line: Line, device: str | None, *, part: bool = False) -> None:
         vague = device is None or part
         self.done.append(Report(source="nvrm", kind=kind, device=device, line=line, vague=vague))
+
+    @property
+    def cut(self) -> bool:
+        """Whether a sentence began that tells of a GPU's fault, and never ended."""
+        return self.broken or bool(self.named)
 
     def reports(self) -> Iterator[Report]:
         """Every report; an attempt to initialise counts once, however many lines it has."""

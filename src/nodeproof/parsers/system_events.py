@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from nodeproof.parsers.log_lines import Line
 from nodeproof.parsers.reports import Report
 
-_HUNG = re.compile(r"INFO: task .{1,80}:\d+ (?:is )?blocked\b.{0,80}? for more than \d+ seconds")
+_HUNG = re.compile(
+    r"INFO: task .{1,80}:\d+ (?:is )?blocked\b.{0,80}? for (?:more than \d+ seconds|m[a-z]{0,3}(?: t[a-z]{0,3})?(?: \d{1,9}(?: s[a-z]{0,6})?)?\Z)"
+)
 _LOCKUP = re.compile(
     r"(?:(?:NMI )?watchdog: )?BUG: soft lockup - CPU#\d+ stuck for"
     r"|(?:NMI )?[Ww]atchdog(?:: Watchdog)? detected hard LOCKUP|watchdog: CPU\d+: .{0,80}?hard LOCKUP"
