@@ -154,3 +154,11 @@ def test_each_field_of_an_object_over_lines_is_read_once():
 def test_json_without_an_end_is_a_reading(piece):
     for end in ("", "\n", '"}'):
         kernel_log.read((piece * 3_000 + end).encode(), {})
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e999", "9" * 400, "true"])
+def test_a_number_that_is_none_is_a_reading(number):
+    for name in ("pri", "priority", "time"):
+        got = kernel_log.read(f'{QUIET}{{"{name}": {number}, "msg": "{XID}"}}\n'.encode(), {})
+        assert got.grade == "fail"
+        json.dumps(dict(got.fields), allow_nan=False)

@@ -145,8 +145,7 @@ def _of(
     if owner is _PROGRAM:
         return
     host = next((h for n in _HOSTS if isinstance(h := found.get(n), str)), None)
-    time = found.get("time")
-    at = float(time) if isinstance(time, int | float) else None
+    at = _number(found.get("time"))
     for name, value in found.items():
         for line in _in(place, value, deep) if only is None or name in only else ():
             yield replace(
@@ -192,16 +191,22 @@ def _parts(place: int, said: str, deep: int) -> Iterator[Line]:
             yield from lines_of(place + n, part)
 
 
+def _number(value: object) -> float | None:
+    """A number of an ordinary size, or nothing."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12:
+        return float(value)
+    return None
+
+
 _KERNEL, _PROGRAM = True, False
 
 
 def _owner(found: Mapping[str, object]) -> bool | None:
     """Whether the kernel wrote it, or a program; None where nothing says so."""
     fields = {name.lower().lstrip("_"): value for name, value in found.items()}
-    priority = fields.get("pri")
-    if isinstance(priority, float | int):
-        return int(priority) >> 3 == 0
-    if isinstance(priority := fields.get("priority"), float | int) and priority > 7:
+    if (pri := _number(fields.get("pri"))) is not None:
+        return int(pri) >> 3 == 0
+    if (_number(fields.get("priority")) or 0) > 7:  # with a facility above the kernel's
         return _PROGRAM
     said = [str(fields[name]) for name in _FACILITIES & fields.keys()]
     if said and not all(word.casefold() in _KERNELS for word in said):
