@@ -162,3 +162,9 @@ def test_a_number_that_is_none_is_a_reading(number):
         got = kernel_log.read(f'{QUIET}{{"{name}": {number}, "msg": "{XID}"}}\n'.encode(), {})
         assert got.grade == "fail"
         json.dumps(dict(got.fields), allow_nan=False)
+
+
+@pytest.mark.parametrize(("transport", "grade"), [("stdout", "pass"), ("kernel", "fail")])
+def test_braces_in_a_text_are_no_end_of_an_object_over_lines(transport, grade):
+    record = {"_TRANSPORT": transport, "_CMDLINE": "agent {x}", "MESSAGE": XID, "_EXE": "/a}b"}
+    assert read(QUIET + json.dumps(record, indent=8) + "\n")[0] == grade

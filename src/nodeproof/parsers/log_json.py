@@ -20,7 +20,7 @@ from nodeproof.parsers.log_voice import kernel_quoted, named
 from nodeproof.parsers.reading import text_of
 
 # Bytes within which an object that goes over lines begins before one of them, and ends behind it.
-_BEFORE, _BEHIND = 2_048, 8_192
+_BEFORE, _BEHIND = 8_192, 8_192
 _DEEP = 3  # relays that wrap each other's objects
 _FIELD = re.compile(
     r'"(?P<name>[\w.@-]{1,64})"\s*(?::|=>)\s*(?:"(?P<text>(?:[^"\\]|\\.)*)(?P<end>"|\\?\Z)'
@@ -39,6 +39,7 @@ _PIDS = {"pid", "process_id", "procid"}
 _LEVELS = {"level", "severity", "lvl", "levelname", "loglevel", "log_level", "reason"}
 _HOSTS = ("_HOSTNAME", "hostname", "host")
 _ENDS = re.compile(r"\r\n|\n|\r")
+_CLOSED = re.compile(rb"\n[ \t]{0,64}\}")
 _CALLER = re.compile(r"[TC]\d+")  # printk's own: a task or a processor
 _SPOKEN = re.compile(
     rb'"_?TRANSPORT"\s{0,4}:\s{0,4}"kernel"'
@@ -78,11 +79,13 @@ def lines(data: bytes, place: int, raw: bytes) -> list[Line] | None:
 
 def _around(data: bytes, place: int, size: int) -> str:
     """The text of the object that holds a line, as far as its braces stand on lines of their own."""
-    begin = data.rfind(b"{", max(0, place - _BEFORE), place)
+    # No text in JSON has a line end in it, so that these braces are no part of one.
+    first = max(0, place - _BEFORE)
+    begin = max(data.rfind(brace, first, place) for brace in (b"{\n", b"{\r\n"))
     if begin < 0:
         return text_of(data[place : place + size])
-    end = data.find(b"}", place + size, place + size + _BEHIND)
-    return text_of(data[begin : end + 1 if end >= 0 else place + size])
+    end = _CLOSED.search(data, place + size, place + size + _BEHIND)
+    return text_of(data[begin : end.end() if end else place + size])
 
 
 def _objects(text: str) -> Iterator[tuple[int, dict[str, object]]]:
