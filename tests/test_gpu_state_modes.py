@@ -7,10 +7,12 @@ import pytest
 from nodeproof.acceptance import test_gpu_memory as memory
 from nodeproof.acceptance import test_gpu_state as state
 from nodeproof.model import Cause, Outcome, Remedy
+from tests.standin.build import judged
 from tests.standin.node import standing
 
 MODES = "nodeproof.probes.gpu_state:modes"
 HEAT = "nodeproof.probes.gpu_state:heat"
+PCIE = "nodeproof.probes.gpu_state:pcie"
 SEVEN = " ".join(["1g.10gb"] * 7)
 
 
@@ -181,26 +183,73 @@ def test_a_lowered_power_limit_or_clock_is_seen_where_the_spec_knows_the_product
     assert list(broken) == ["power limit", "greatest SM clock"]
 
 
+BARE, GUEST, ARM = "flags : fpu\n", "flags : fpu hypervisor\n", "Features : fp\n"
+X8, X16 = state.LinkLimits(width=8), state.LinkLimits(width=16)
+
+
 @pytest.mark.parametrize(
-    ("width", "able", "limits", "cause"),
+    ("machine", "width", "able", "limits", "cause"),
     [
-        (8, 16, None, Cause.HARDWARE),
-        (16, 16, None, None),
-        (8, 8, None, None),  # the slot has no more, and nobody said that it should
-        (8, 8, state.LinkLimits(width=16), Cause.CONFIG),
-        (16, 16, state.LinkLimits(width=16), None),
+        (BARE, 8, 16, None, Cause.HARDWARE),
+        (BARE, 8, 16, X16, Cause.HARDWARE),
+        (BARE, 4, 16, X8, Cause.HARDWARE),
+        (BARE, 8, 16, X8, None),
+        (BARE, 16, 16, None, None),
+        (BARE, 16, 16, X16, None),
+        (BARE, 8, 8, None, None),  # the slot has no more, and nobody said that it should
+        (BARE, 8, 8, X16, Cause.CONFIG),
+        (GUEST, 8, 16, None, Cause.CONFIG),
+        (GUEST, 8, 16, X16, Cause.CONFIG),
+        (GUEST, 8, 16, X8, None),
+        (GUEST, 4, 16, X8, Cause.CONFIG),
+        (GUEST, 16, 16, None, None),
+        (ARM, 8, 16, None, Cause.CONFIG),
+        (ARM, 16, 16, None, None),
+        (None, 8, 16, None, Cause.CONFIG),
+        (None, 16, 16, None, None),
     ],
 )
-def test_a_narrow_link_is_the_gpus_fault_where_both_ends_could_do_more(
-    node, width, able, limits, cause
+def test_a_narrow_link_is_the_gpus_fault_on_bare_metal_where_both_ends_could_do_more(
+    node, tmp_path, machine, width, able, limits, cause
 ):
+    if machine:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(machine)
     node.says(
-        "l40s",
+        "hgx-h100",
         also=f"nvmlDeviceGetCurrPcieLinkWidth={width}\nnvmlDeviceGetMaxPcieLinkWidth={able}",
     )
-    judgement, broken = node.judged(state.test_pcie_link, limits=limits)
+    answer = node.answer(PCIE, host_root=tmp_path)
+    assert answer["virtual"] is {BARE: False, GUEST: True}.get(machine)
+    judgement, broken = judged(state.test_pcie_link, answer, limits)
     assert judgement.cause is cause
     assert list(broken) == (["width"] if cause else [])
+
+
+@pytest.mark.parametrize(
+    ("width", "able", "generation", "limits", "cause"),
+    [
+        (8, 16, 1, None, None),  # under load it is judged
+        (8, 16, 4, None, Cause.HARDWARE),
+        (8, 16, "error:3", None, Cause.HARDWARE),
+        (8, 8, 1, X16, Cause.CONFIG),  # an idle link may have fewer lanes than it can, this has all
+        (8, "error:3", 1, X16, Cause.CONFIG),
+        (16, 16, 1, X16, None),
+    ],
+)
+def test_lanes_that_an_idle_link_may_have_given_up_are_judged_under_load(
+    node, tmp_path, width, able, generation, limits, cause
+):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(BARE)
+    node.says(
+        "l40s",
+        also=f"nvmlDeviceGetCurrPcieLinkWidth={width}\nnvmlDeviceGetMaxPcieLinkWidth={able}\n"
+        f"nvmlDeviceGetCurrPcieLinkGeneration={generation}",
+    )
+    judgement, _ = judged(state.test_pcie_link, node.answer(PCIE, host_root=tmp_path), limits)
+    assert judgement.cause is cause
+    assert node.selftest(state.test_pcie_link, limits=limits).caught
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,11 @@ def watched(pool, heard, name, call, *, samples):
 
 
 def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
-    libraries, pool, context, heard
+    libraries, pool, context, heard, tmp_path
 ):
-    driver = Driver(libraries, "/", pool, context)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("flags : fpu\n")
+    driver = Driver(libraries, tmp_path, pool, context)
     devices = [{"kind": "gpu", "id": uuid} for uuid in GPUS]
     environment = {
         "LD_LIBRARY_PATH": str(libraries),
@@ -116,9 +118,11 @@ def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
             "throttle": 0x4,
             "utilisation": 0.5,
             "pcie_width": 16,
+            "pcie_width_able": 16,
             "pcie_generation": 5,
             "pcie_generation_able": 5,
             "counters": dict.fromkeys(NAMES, 0),
+            "virtual": False,
         }
     )
     assert second == fourth

@@ -35,7 +35,7 @@ def test_without_samples_nothing_is_claimed():
         "throttle_read": 0,
         "at_start": {"ecc_uncorrected": 3, "pcie_replays": None},
         "hottest_c": None,
-        "pcie": {"width": None, "generation": None, "able": None},
+        "pcie": dict.fromkeys(("width", "width_able", "generation", "able", "virtual")),
         "silence_s": 0.5,
     }
 
@@ -48,7 +48,11 @@ def test_the_hottest_sample_is_kept():
 
 
 def test_a_link_counts_by_its_narrowest_and_its_fastest_sample():
-    idle = {"pcie_width": 16, "pcie_generation": 1, "pcie_generation_able": 5}
-    narrow = {"pcie_width": 8, "pcie_generation": 5, "pcie_generation_able": 5}
-    unread = {"pcie_width": None, "pcie_generation": None}
-    assert of(idle, narrow, unread)["pcie"] == {"width": 8, "generation": 5, "able": 5}
+    able = {"pcie_generation_able": 5, "pcie_width_able": 16}
+    idle = {"pcie_width": 4, "pcie_generation": 1, "utilisation": 0.0, "virtual": False, **able}
+    wide = {"pcie_width": 16, "pcie_generation": 5, "utilisation": 0.9, **able}
+    narrow = {"pcie_width": 8, "pcie_generation": 5, "utilisation": None, **able}
+    unread = {"pcie_width": None, "pcie_generation": None, "virtual": None}
+    seen = {"width": 8, "width_able": 16, "generation": 5, "able": 5, "virtual": False}
+    assert of(unread, idle, wide, narrow, unread)["pcie"] == seen
+    assert of(idle)["pcie"] == {**seen, "width": 4, "generation": 1}

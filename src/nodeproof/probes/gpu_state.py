@@ -15,6 +15,8 @@ import pynvml
 
 from nodeproof import physics
 from nodeproof.probes import mig, nvml
+from nodeproof.probes import pcie as bus
+from nodeproof.probes.tree import Tree
 from nodeproof.worker import Context
 
 _VOLATILE, _AGGREGATE = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
@@ -281,7 +283,8 @@ def pcie(context: Context) -> dict[str, Any]:
 
     `width` and `generation` now, `width_max` and `generation_max` of GPU and slot together,
     `generation_gpu` of the GPU alone, `replays` since the driver was loaded, `told`: 1 where the
-    width is told, else 0. An idle link trains down in generation, not in width.
+    width is told, else 0, `virtual`: whether this is a virtual machine, `None` where that is not
+    told. An idle link trains down in generation; nvidia-smi(1) says that its width may fall too.
     """
     with nvml.session(context.progress):
         gpu = _Gpu(context.device_id)
@@ -294,4 +297,5 @@ def pcie(context: Context) -> dict[str, Any]:
             "generation_max": gpu.count("nvmlDeviceGetMaxPcieLinkGeneration"),
             "generation_gpu": gpu.count("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
             "replays": gpu.count("nvmlDeviceGetPcieReplayCounter"),
+            "virtual": bus.virtual_if_told(Tree(root=context.host_root)),
         }

@@ -187,6 +187,14 @@ def is_virtual(tree: Tree) -> bool | None:
     return None
 
 
+def virtual_if_told(tree: Tree) -> bool | None:
+    """As `is_virtual`, and `None` also where the processors can't be read."""
+    try:
+        return is_virtual(tree)
+    except Unreadable:
+        return None
+
+
 def numa_nodes(tree: Tree) -> int | None:
     """How many NUMA nodes have memory or processors, `None` where the kernel doesn't say."""
     try:

@@ -13,6 +13,7 @@ from nodeproof.probes import nvml
 from nodeproof.probes.counters import counters
 from nodeproof.probes.gpu_state import reasons
 from nodeproof.probes.host import memory
+from nodeproof.probes.pcie import virtual_if_told
 from nodeproof.probes.processes import machine_ticks
 from nodeproof.probes.tree import Tree, Unreadable, whole
 from nodeproof.worker import Context
@@ -27,9 +28,10 @@ def watch(context: Context, *, devices: Sequence[Mapping[str, Any]], hz: float =
 
     `devices` have `kind` ("gpu" or "cpu") and `id`. A sample of a GPU has `power_w`,
     `temperature_c`, `sm_mhz`, `memory_mhz`, `throttle` (NVML's bits of clock event reasons),
-    `utilisation` (0 to 1), `pcie_width`, `pcie_generation` and `pcie_generation_able` (of GPU and
-    slot together) and `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device,
-    which is the whole machine, `utilisation`, `mhz`, `temperature_c` and `memory_available_bytes`.
+    `utilisation` (0 to 1), `pcie_width`, `pcie_generation`, `pcie_width_able` and
+    `pcie_generation_able` (of GPU and slot together), `virtual` (whether the machine is) and
+    `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device, which is the whole
+    machine, `utilisation`, `mhz`, `temperature_c` and `memory_available_bytes`.
     `None` is not supported, never zero. When a device refuses, the sample says so in `refusal`, and an event `telemetry.refused` is sent once
     for each new reason. Raises `ValueError` for a rate that is none, `NvmlError` without a driver.
     """
@@ -43,14 +45,15 @@ def watch(context: Context, *, devices: Sequence[Mapping[str, Any]], hz: float =
 
 
 def _watch(context: Context, devices: Sequence[Mapping[str, Any]], period_s: float) -> None:
-    machine = Machine(Tree(root=context.host_root))
+    tree = Tree(root=context.host_root)
+    machine, virtual = Machine(tree), virtual_if_told(tree)
     told: dict[str, str] = {}
     due = time.monotonic()
     while True:
         cpu = machine.sample() if any(d["kind"] == "cpu" for d in devices) else {}
         for device in devices:
             uuid = device["id"]
-            sample = gpu_sample(uuid) if device["kind"] == "gpu" else cpu
+            sample = {**gpu_sample(uuid), "virtual": virtual} if device["kind"] == "gpu" else cpu
             refusal = sample.get("refusal", "")
             if refusal and told.get(uuid) != refusal:
                 told[uuid] = refusal
@@ -80,6 +83,7 @@ def gpu_sample(uuid: str) -> dict[str, Any]:
         "utilisation": lambda d: _utilisation(d, uuid),
         "pcie_width": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetCurrPcieLinkWidth"),
         "pcie_generation": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width_able": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetMaxPcieLinkWidth"),
         "pcie_generation_able": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetMaxPcieLinkGeneration"),
     }
     for name, read in readings.items():
