@@ -90,7 +90,7 @@ def claim(
         raise ValueError("on a processor either a share of the memory is tested or a size")
     if not gpu and cpu_mib is not None and not 0 < cpu_mib < 1 << 20:
         raise ValueError(f"{cpu_mib} MiB of memory: more than 0 and less than 1 TiB can be tested")
-    free, total = _free(device)
+    free, total = free_and_total(device)
     devices = 1 if gpu else context.peers
     asked = int(free * share) // devices if share is not None else int((cpu_mib or 0) * MIB)
     if planting:
@@ -107,7 +107,8 @@ def claim(
     )
 
 
-def _free(device: Any) -> tuple[int, int]:
+def free_and_total(device: Any) -> tuple[int, int]:
+    """Bytes that may be taken now, and bytes there are, of a GPU or of the host."""
     if device.type != "cuda":
         return available()
     torch.cuda.empty_cache()  # what earlier work in this process still holds is not in use

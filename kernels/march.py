@@ -21,18 +21,19 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.bits import signed
-from nodeproof.kernels.claim import MIB, claim
+from nodeproof.kernels.claim import MIB, claim, free_and_total
 from nodeproof.kernels.draws import words
 from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.memory import Meter, finish
-from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, differs
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
 SOLID = 0
 # In the k-th, bit b of a word is bit k of the number b.
 STRIPES = tuple(sum(1 << bit for bit in range(64) if bit >> k & 1) for k in range(6))
-_SHAPE = {"cuda": (32, 5), "cpu": (8, 5)}  # values of a digit, and digits
+DIGITS = 5
+SPARE = 64 * MIB  # of a GPU: which words of a block of 128 MiB are wrong, and where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ class March(Mismatches):
         """
         super().__init__(pieces)
         self.digits = digits
+        self._values = values
         shape = (-1, *(values,) * (digits - 1))
         self._views = [(piece, piece.cells.view(shape)) for piece in self.pieces]
         self.read = 0  # bytes
@@ -77,31 +79,57 @@ class March(Mismatches):
 
         `before` is called before each element, when all memory holds what it reads.
         """
-        blocks = list(self._blocks(digit))
+        blocks = list(self.blocks(digit))
         states = (signed(background), signed(background ^ ALL_BITS))
         for block in blocks:
-            block.cells.fill_(states[0])
+            for part in block:
+                part.cells.fill_(states[0])
         for element in ELEMENTS:
             before(element)
             phase = named(digit, background, element)
             offsets: list[int] = []
             for block in reversed(blocks) if element.downwards else blocks:
                 expected = states[element.reads]
-                if bool((block.cells != expected).any()):
-                    self.locate(block, expected, phase)
-                if element.writes is not None:
-                    block.cells.fill_(states[element.writes])
-                self.read += block.cells.numel() * WORD
-                offsets.append(block.offset)
+                # Waited for before the next is written, which takes the place of what was wrong.
+                self.settle([(part, differs(part, expected)) for part in block], expected, phase)
+                for part in block:
+                    if element.writes is not None:
+                        part.cells.fill_(states[element.writes])
+                    self.read += part.cells.numel() * WORD
+                offsets.append(block[0].offset)
                 yield self.read
             self.turned += offsets == sorted(offsets, reverse=True) != sorted(offsets)
 
-    def _blocks(self, digit: int) -> Iterator[Block]:
+    def blocks(self, digit: int) -> Iterator[list[Block]]:
+        """All words that share a value of the digit, in order; of each piece one part.
+
+        The first digit counts through the pieces, so a block of that lies in one of them.
+        """
+        if digit:
+            for value in range(self._values):
+                yield [_part(piece, view, digit, value) for piece, view in self._views]
+            return
         for piece, view in self._views:
-            for value in range(view.shape[digit]):
-                cells = view.select(digit, value)
-                skipped = cells.storage_offset() - piece.cells.storage_offset()
-                yield Block(offset=piece.offset + skipped * WORD, cells=cells)
+            for value in range(view.shape[0]):
+                yield [_part(piece, view, 0, value)]
+
+
+def _part(piece: Block, view: Any, digit: int, value: int) -> Block:
+    cells = view.select(digit, value)
+    skipped = cells.storage_offset() - piece.cells.storage_offset()
+    return Block(offset=piece.offset + skipped * WORD, cells=cells)
+
+
+def values_of_digit(kind: str, free: int) -> int:
+    """How many values a digit has, but the first, where `free` bytes are to be marched over.
+
+    The device is waited for once in each block, and most blocks are those of the first digit, of
+    which a round has seven marches. On a GPU they have 128 MiB, which take longer than to wait, or
+    8 MiB where more would be a hundredth of all.
+    """
+    if kind == "cpu":
+        return 8
+    return 64 if free >= 12 << 30 else 32
 
 
 def named(digit: int, background: int, element: Element) -> str:
@@ -125,19 +153,19 @@ def march(
     known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
-    values, digits = _SHAPE[device.type]
-    block = values ** (digits - 1)
+    values = values_of_digit(device.type, free_and_total(device)[0])
+    block = values ** (DIGITS - 1)
     taken = claim(
         context,
         device,
         gpu_share=gpu_share,
         cpu_mib=cpu_mib,
         block=block,
-        spare=256 * MIB,
+        spare=SPARE,
         planting=bool(plant),
     )
-    over = March(taken.pieces, values=values, digits=digits)
-    programme = [*((d, SOLID) for d in range(digits)), *((0, stripe) for stripe in STRIPES)]
+    over = March(taken.pieces, values=values, digits=DIGITS)
+    programme = [*((d, SOLID) for d in range(DIGITS)), *((0, stripe) for stripe in STRIPES)]
     meter = Meter(context)
     planted: list[dict[str, Any]] = []
     marched: set[tuple[int, int]] = set()

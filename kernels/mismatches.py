@@ -7,12 +7,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from nodeproof.kernels.bits import difference, signed, unsigned
 from nodeproof.kernels.faults import KEEP
 
 WORD = 8  # bytes
 ALL_BITS = (1 << 64) - 1
 _OFFSETS = 4096  # mismatches from whose offsets strides are counted
+_AT_ONCE = 1 << 18  # words looked through at once: the places of all may need more than is free
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -22,6 +25,11 @@ class Block:
     offset: int  # bytes from the start of the tested memory to the first of them
     cells: Any  # int64, of any shape; strided where the words do not lie side by side
     number: int = 0
+
+
+def differs(block: Block, expected: Any) -> Any:
+    """Whether any word of a block is wrong, as a tensor of the device, without waiting for it."""
+    return (block.cells != expected).any()
 
 
 class Mismatches:
@@ -53,12 +61,40 @@ class Mismatches:
         piece.cells[index] = piece.cells[index] ^ signed(1 << bit)
         return self._described(offset, phase, expected, expected ^ (1 << bit))
 
+    def settle(self, compared: list[tuple[Block, Any]], expected: Any, phase: str) -> None:
+        """Wait for what `differs` said of blocks, once for all, and look for what was wrong.
+
+        Nothing may have been written to them since. A block that is right when it is read again
+        counts as one word: it was read wrong.
+        """
+        if not bool(torch.stack([differ for _, differ in compared]).any()):
+            return
+        for block, differ in compared:
+            if bool(differ):
+                before = self.wrong
+                self.locate(block, expected, phase)
+                if self.wrong == before:
+                    self.vanished(block, 1, phase)
+
     def locate(self, block: Block, expected: Any, phase: str, *, inverted: bool = False) -> None:
         """Count and describe every word of a block that differs from `expected`.
 
-        `expected` is a tensor like the block's cells, or one number for all. With `inverted` both
-        have been inverted since the comparison.
+        `expected` is a tensor that has the shape of the block's cells or can be spread to it, or one
+        number for all. With `inverted` both have been inverted since the comparison.
         """
+        rows = block.cells.shape[0]
+        step = max(1, _AT_ONCE * rows // block.cells.numel())
+        for start in range(0, rows, step):
+            part = Block(
+                offset=block.offset + start * block.cells.stride(0) * WORD,
+                cells=block.cells[start : start + step],
+            )
+            wanted = expected
+            if not isinstance(expected, int):
+                wanted = expected.expand_as(block.cells)[start : start + step]
+            self._locate(part, wanted, phase, inverted=inverted)
+
+    def _locate(self, block: Block, expected: Any, phase: str, *, inverted: bool) -> None:
         cells = block.cells
         places = (expected != cells).nonzero()
         self.wrong += int(places.shape[0])

@@ -15,26 +15,29 @@ import torch
 
 from nodeproof.kernels import alone
 from nodeproof.kernels.bits import signed
-from nodeproof.kernels.cells import same
 from nodeproof.kernels.claim import MIB, claim
 from nodeproof.kernels.draws import key, words
 from nodeproof.kernels.faults import PLACES, known, sound
 from nodeproof.kernels.memory import Meter, finish
-from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches
+from nodeproof.kernels.mismatches import ALL_BITS, WORD, Block, Mismatches, differs
 from nodeproof.kernels.place import place
 from nodeproof.worker import Context
 
 STEP = 20  # words from one that is kept to the next
 TURNS = 2 * STEP  # of a round
 _WRITES = 2  # of all others, one over the whole memory after the other
-_BLOCK = {"cuda": STEP << 18, "cpu": STEP << 9}  # words
+# Words of one operation, which on a GPU has to take longer than to ask for it, and of which memory is
+# taken in multiples.
+_BLOCK = {"cuda": STEP << 21, "cpu": STEP << 9}
+GRAIN = {"cuda": STEP << 14, "cpu": STEP << 9}
+SPARE = 96 * MIB  # of a GPU: which words of a block are wrong, and where
 
 
 class Neighbours(Mismatches):
     """Keeps every twentieth word, disturbs the others, and remembers what was wrong."""
 
     def __init__(self, pieces: list[Any], *, seed: int, block: int) -> None:
-        """Take pieces, each a multiple of `block` words, which is a multiple of twenty."""
+        """Take pieces of multiples of twenty words; so is `block`, what is treated at once."""
         super().__init__(pieces)
         self._seed = seed
         self._blocks: list[Block] = []
@@ -43,11 +46,11 @@ class Neighbours(Mismatches):
                 self._blocks.append(
                     Block(
                         offset=piece.offset + start * WORD,
-                        cells=piece.cells[start : start + block],
+                        cells=piece.cells[start : start + block].view(-1, STEP),
                         number=len(self._blocks),
                     )
                 )
-        self._expected = torch.empty_like(self._blocks[0].cells)
+        self._row = torch.empty(STEP, dtype=torch.int64, device=self.pieces[0].cells.device)
         self.read = self.written = 0  # bytes; written are those of the words that are not kept
 
     def disturb(self, turn: int) -> Iterator[int]:
@@ -59,26 +62,30 @@ class Neighbours(Mismatches):
         kept = _kept(turn)
         value, other = signed(self.value(turn)), signed(self.value(turn) ^ ALL_BITS)
         for block in self._blocks:
-            block.cells.view(-1, STEP)[:, kept].fill_(value)
+            block.cells[:, kept].fill_(value)
             yield block.number
         for _ in range(_WRITES):
             for block in self._blocks:
-                rows = block.cells.view(-1, STEP)
+                rows = block.cells
                 rows[:, :kept].fill_(other)
                 rows[:, kept + 1 :].fill_(other)
                 self.written += (rows.numel() - rows.shape[0]) * WORD
                 yield block.number
 
     def verify(self, turn: int) -> Iterator[int]:
-        """Compare every word, those that were kept and the others."""
+        """Compare every word, those that were kept and the others.
+
+        Nothing is written meanwhile, so that the device need not be waited for before the end.
+        """
         value = self.value(turn)
-        self._expected.fill_(signed(value ^ ALL_BITS))
-        self._expected.view(-1, STEP)[:, _kept(turn)].fill_(signed(value))
+        self._row.fill_(signed(value ^ ALL_BITS))
+        self._row[_kept(turn)] = signed(value)
+        compared = []
         for block in self._blocks:
-            if not same(self._expected, block.cells):
-                self.locate(block, self._expected, phase(turn))
+            compared.append((block, differs(block, self._row)))
             self.read += block.cells.numel() * WORD
             yield block.number
+        self.settle(compared, self._row, phase(turn))
 
     def flip(self, draw: list[list[int]], turn: int, *, kept: bool) -> dict[str, Any]:
         """Flip one bit of a word that is right: one of those kept, or one beside them."""
@@ -122,17 +129,16 @@ def neighbours(
     known(plant, "flip")
     torch.set_num_threads(context.threads)
     device = place(context)
-    block = _BLOCK[device.type]
     taken = claim(
         context,
         device,
         gpu_share=gpu_share,
         cpu_mib=cpu_mib,
-        block=block,
-        spare=2 * block * WORD,
+        block=GRAIN[device.type],
+        spare=SPARE,
         planting=bool(plant),
     )
-    over = Neighbours(taken.pieces, seed=context.seed, block=block)
+    over = Neighbours(taken.pieces, seed=context.seed, block=_BLOCK[device.type])
     drawn = words(context.seed, f"neighbours flip {context.device_id}", 2 * PLACES + 1, 3).tolist()
     struck = drawn[0][0] % (TURNS - 1) if plant else -2
     meter = Meter(context)

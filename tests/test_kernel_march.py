@@ -16,9 +16,12 @@ from faulty_memory import (
     StuckAt,
     Transition,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from nodeproof.kernels import march
 from nodeproof.kernels.cells import Pattern, Sweep
-from nodeproof.kernels.march import SOLID, STRIPES, March
+from nodeproof.kernels.march import ELEMENTS, SOLID, STRIPES, March
+from nodeproof.kernels.mismatches import Block, Mismatches, differs
 from nodeproof.kernels.neighbours import STEP, TURNS, Neighbours
 
 WORDS = 8**3
@@ -179,3 +182,78 @@ def test_the_pieces_of_memory_need_not_lie_side_by_side():
     assert over.found == [{**planted[0], "phase": over.found[0]["phase"]}]
     assert int(over.found[0]["address"], 16) == cells.data_ptr() + (2 * WORDS + 77) * 8
     assert over.found[0]["bits"] == [9]
+
+
+class Waits(TorchDispatchMode):
+    """Counts how often a number is fetched from the device, for which it has to be waited."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def waited(steps):
+    with Waits() as waits:
+        for _ in steps:
+            pass
+    return waits.count
+
+
+def test_a_march_waits_once_in_a_block_in_however_many_pieces_it_lies():
+    over = March(list(torch.zeros(4 * WORDS, dtype=torch.int64).chunk(4)), values=8, digits=DIGITS)
+    for digit, blocks in ((0, 4 * 8), (1, 8), (2, 8)):
+        assert waited(over.march(digit, SOLID)) == len(ELEMENTS) * blocks
+    assert over.read == DIGITS * len(ELEMENTS) * over.bytes
+
+
+def test_neighbours_are_waited_for_once_in_a_turn():
+    over = Neighbours([torch.zeros(STEP * 100, dtype=torch.int64)] * 3, seed=5, block=STEP * 5)
+    assert waited(over.disturb(0)) == 0
+    assert waited(over.verify(0)) == 1
+    assert over.wrong == 0
+
+
+@pytest.mark.parametrize("gib", [8, 16, 24, 80, 136, 270])
+def test_a_round_of_marches_waits_some_ten_thousand_times_at_most(gib):
+    """On memory of a GPU's size of which there is one word, since it is only counted."""
+    values = march.values_of_digit("cuda", gib << 30)
+    pieces = [torch.zeros(1, dtype=torch.int64).expand(1 << 27) for _ in range(gib)]
+    over = March(pieces, values=values, digits=march.DIGITS)
+    blocks = [sum(1 for _ in over.blocks(digit)) for digit in range(march.DIGITS)]
+    rounds = len(ELEMENTS) * (sum(blocks) + len(STRIPES) * blocks[0])
+    assert rounds <= 80_000
+    parts = [part for block in over.blocks(1) for part in block]
+    assert sum(part.cells.numel() for part in parts) == gib << 27
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_every_word_of_a_block_that_is_wrong_throughout_is_counted_in_its_place(spread):
+    """More of them than are looked through at once."""
+    over = Mismatches([torch.zeros(1 << 20, dtype=torch.int64)])
+    cells = over.pieces[0].cells.view(1 << 9, 1 << 10, 2).select(2, 1)
+    block = Block(offset=8, cells=cells)
+    expected = torch.ones(1 << 10, dtype=torch.int64) if spread else 1
+    over.settle([(block, differs(block, expected))], expected, "x")
+    assert over.wrong == 1 << 19
+    assert over.offsets == [8 + 16 * word for word in range(4096)]
+    assert over.found[0]["expected"] != over.found[0]["got"]
+    last = over.plant(((1 << 20) - 1) * 8, 0, "x", 0)
+    over.settle([(block, differs(block, 2))], 2, "x")
+    assert over.wrong == 1 << 20
+    assert over.found[-1]["offset"] == last["offset"] == ((1 << 20) - 1) * 8
+
+
+def test_what_is_read_wrong_once_is_counted_though_it_is_right_when_it_is_read_again():
+    over = Mismatches([torch.zeros(1000, dtype=torch.int64)])
+    sound, odd = (
+        Block(offset=0, cells=over.pieces[0].cells[:500]),
+        Block(offset=4000, cells=over.pieces[0].cells[500:]),
+    )
+    said = [(sound, differs(sound, 0)), (odd, torch.tensor(True))]
+    over.settle(said, 0, "once")
+    assert over.wrong == 1
+    assert [(f["offset"], f["phase"], f["bits"]) for f in over.found] == [(4000, "once", [])]
