@@ -35,7 +35,7 @@ _NOTHING = altered(
 class Pattern:
     """How much of the memory is tested."""
 
-    gpu_share: float = 0.97  # of what is free when the test begins
+    gpu_share: float = 0.97  # of what is free when the test begins, and not a byte less
     cpu_share: float = 0.25  # of what is available, over all devices of a rehearsal together
     gpu_free_of_total: float = 0.85  # a GPU with less than this free is in use by somebody
 
@@ -44,7 +44,7 @@ class Pattern:
 class Size:
     """How much of the memory is tested."""
 
-    gpu_share: float = 0.97  # of what is free when the test begins
+    gpu_share: float = 0.97  # of what is free when the test begins, and not a byte less
     cpu_mib: float = 2.0  # of the host's memory, for each device of a rehearsal
 
 
@@ -52,7 +52,7 @@ class Size:
 class Hold:
     """How much of the memory is left alone."""
 
-    gpu_share: float = 0.97  # of what is free when the test begins
+    gpu_share: float = 0.97  # of what is free when the test begins, and not a byte less
     cpu_mib: float = 32.0  # of the host's memory, for each device of a rehearsal
 
 
@@ -78,10 +78,11 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
     powers of two hint at the last. Row remapping may take a reset to act and does not excuse a
     wrong word that reached a program. Replace the device (for a processor: its memory module).
 
+    On a GPU that does not give the whole share, all that it gives is tested and this is no pass.
     What ECC corrects is not seen here, nor memory that others hold. No wrong word among N
     compared: fewer than 3 in N are read wrong under this load, at 95 %.
     """
-    _judge(result, measure, passes=result["passes"])
+    _judge(device, result, measure, passes=result["passes"])
     _damage(result, measure)
     measure(
         "passes", result["passes"], at_least=3, cause=Cause.ENVIRONMENT
@@ -116,7 +117,7 @@ def test_pattern(device: Device, result: Result, measure: Measure, limits: Patte
     ),
     profiles=LONGER,
 )
-def test_neighbours(result: Result, measure: Measure) -> None:
+def test_neighbours(device: Device, result: Result, measure: Measure) -> None:
     """Memory that changes when its neighbours are written corrupts data nobody has touched.
 
     Every twentieth word is kept while all others are overwritten twice with the opposite bits;
@@ -130,7 +131,7 @@ def test_neighbours(result: Result, measure: Measure) -> None:
     read wrong under this load, at 95 %.
     """
     rounds = result["rounds"]
-    _judge(result, measure, passes=_TURNS * rounds)
+    _judge(device, result, measure, passes=_TURNS * rounds)
     measure("rounds", result["rounds"], at_least=1)
     measure(
         "words kept",
@@ -170,7 +171,7 @@ def test_neighbours(result: Result, measure: Measure) -> None:
     ),
     profiles=LONGER,
 )
-def test_march(result: Result, measure: Measure) -> None:
+def test_march(device: Device, result: Result, measure: Measure) -> None:
     """Memory with a stuck, slow or coupled cell, or two addresses for one, mixes up its contents.
 
     A march (March C-) reads and rewrites block after block, upwards and downwards, so that a bit
@@ -186,7 +187,7 @@ def test_march(result: Result, measure: Measure) -> None:
     under this load, at 95 %.
     """
     rounds = result["rounds"]
-    _judge(result, measure, passes=_ELEMENTS * _MARCHES * rounds)
+    _judge(device, result, measure, passes=_ELEMENTS * _MARCHES * rounds)
     measure("rounds", result["rounds"], at_least=1)
     measure(
         "marches", result["marches"], at_least=max(1, _MARCHES * rounds), cause=Cause.ENVIRONMENT
@@ -219,7 +220,7 @@ def test_march(result: Result, measure: Measure) -> None:
     ),
     profiles=frozenset({Profile.DEEP, Profile.SOAK}),
 )
-def test_hold(result: Result, measure: Measure) -> None:
+def test_hold(device: Device, result: Result, measure: Measure) -> None:
     """Memory that fades when left alone loses weights that wait for their turn.
 
     Memory is filled and not touched for half of the time, verified, inverted, left alone and
@@ -232,13 +233,13 @@ def test_hold(result: Result, measure: Measure) -> None:
     reach, is not seen, nor what ECC corrects. No wrong word among N compared: fewer than 3 in N
     fade in that time, at 95 %.
     """
-    _judge(result, measure, passes=2)
+    _judge(device, result, measure, passes=2)
     _damage(result, measure)
     measure("states held", result["held"], at_least=2)  # as ones and as zeros
     measure("held", result["held_s"], unit="s", at_least=0.01)
 
 
-def _judge(result: Result, measure: Measure, *, passes: int) -> None:
+def _judge(device: Device, result: Result, measure: Measure, *, passes: int) -> None:
     """Hold words, and how often each was looked at, against their bounds."""
     detail = ""
     first = next((fault for fault in result["found"] if "offset" in fault), None)
@@ -256,12 +257,17 @@ def _judge(result: Result, measure: Measure, *, passes: int) -> None:
     measure("tested", result["bytes"], unit="bytes", at_least=1)
     # What follows must hold for a planted fault too, which is looked for in a small region only:
     # the self-test is to fail because of the wrong words and of nothing else.
+    # Asked was the share that the limits name; on a GPU blocks are taken until that is reached, on a
+    # processor as many as fit into it.
     measure(
         "tested of what was asked",
         result["bytes"] / result["asked"],
-        at_least=0.95,  # blocks are whole, and the driver keeps its reserve
+        at_least=1.0 if device.kind is DeviceKind.GPU else 0.95,
         cause=Cause.ENVIRONMENT,
-        detail="there was too little memory to take the share in whole blocks",
+        detail=(
+            f"{result['share']:.2%} of what was free at the start: the rest could not be had, or was "
+            "needed to test; end what else uses this memory and test again"
+        ),
     )
     measure("share of available", result["share"])
     measure("share of all memory", result["share_of_total"])

@@ -1,7 +1,9 @@
 """The memory that a test takes: how much, in which pieces, and out of how much.
 
 On a processor the share is of what the control group leaves, so that the test itself does not
-provoke the kernel; on a GPU it is of what is free, in pieces, short of what the driver needs.
+provoke the kernel; on a GPU it is of what is free, in pieces, and what the driver and the test need
+has to come out of the rest. A GPU that does not give that much is tested as far as it does, and the
+claim says how far: the check asks for the whole share.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from nodeproof.kernels.mismatches import WORD
 from nodeproof.worker import Context
 
 MIB = 1 << 20
-_GPU_RESERVE = 512 * MIB  # for the driver and the library's own buffers
+# For what the driver loads while the test runs; the context itself is no longer free by then. Within
+# the 3 % that a share of 97 % leaves of 8 GiB, beside blocks and buffers.
+_GPU_RESERVE = 96 * MIB
 _CHUNK = 1024 * MIB  # of one allocation on a GPU, where free memory may be in pieces
 _PLANTED = {"cuda": 512 * MIB, "cpu": 64 * MIB}  # the region in which faults are planted
 # A machine with less than the rest does not go on; of a GPU's free memory the driver's part is gone.
@@ -75,9 +79,11 @@ def claim(
     """Take `gpu_share` of what is free on a GPU; on a processor a share, or a number of MiB.
 
     `cpu_share` is of what all devices under test may take together. Pieces are whole multiples of
-    `block` words; `spare` bytes stay free for the pattern. Where faults are to be planted a small
-    region is enough. Raises `ValueError` for a share or size that is none, `RuntimeError` where
-    that much cannot be had.
+    `block` words: on a GPU as many as make up the share, on a processor as fit into it. `spare`
+    bytes of a GPU stay free for the test's own buffers; that, or a driver that refuses, may leave
+    less than was asked. Where faults are to be planted a small region is enough. Raises `ValueError`
+    for a share or size that is none, `RuntimeError` where no block of it, or on a processor not all
+    of it, can be had.
     """
     gpu = device.type == "cuda"
     share = gpu_share if gpu else cpu_share
@@ -95,8 +101,25 @@ def claim(
     asked = int(free * share) // devices if share is not None else int((cpu_mib or 0) * MIB)
     if planting:
         asked = min(asked, _PLANTED[device.type])
-    wanted = min(asked, free - _GPU_RESERVE - spare) if gpu else asked
-    pieces = _take(wanted // (block * WORD) * block, block, device, context, free)
+    size = block * WORD
+    if gpu:
+        cells = min(-(-asked // size), (free - _GPU_RESERVE - spare) // size) * block
+    else:
+        cells = asked // size * block
+    lack = (
+        f"{context.device_id}: {max(cells, 0) * WORD / MIB:.0f} MiB to test could not be had, "
+        f"{free / MIB:.0f} MiB are free: end what else uses the memory, or lower the share"
+    )
+    if cells <= 0 or cells * WORD > free:
+        raise RuntimeError(lack)
+    try:
+        if gpu:
+            pieces = _in_pieces(cells, block, device, spare)
+        else:
+            # By numpy, which asks for huge pages where the system leaves that to the program.
+            pieces = [torch.from_numpy(np.empty(cells, np.int64))]
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise RuntimeError(f"{lack} ({error})") from error
     return Claim(
         pieces=pieces,
         bytes=sum(p.numel() for p in pieces) * WORD,
@@ -116,22 +139,27 @@ def free_and_total(device: Any) -> tuple[int, int]:
     return int(free), int(total)
 
 
-def _take(cells: int, block: int, device: Any, context: Context, free: int) -> list[Any]:
-    """Take memory, in chunks on a GPU. Raises `RuntimeError` where there is not enough."""
-    lack = (
-        f"{context.device_id}: {max(cells, 0) * WORD / MIB:.0f} MiB to test could not be had, "
-        f"{free / MIB:.0f} MiB are free: end what else uses the memory, or lower the share"
-    )
-    if cells <= 0 or cells * WORD > free:
-        raise RuntimeError(lack)
-    try:
-        if device.type != "cuda":
-            # By numpy, which asks for huge pages where the system leaves that to the program.
-            return [torch.from_numpy(np.empty(cells, np.int64))]
-        chunk = max(_CHUNK // WORD // block, 1) * block
-        return [
-            torch.empty(min(chunk, cells - start), dtype=torch.int64, device=device)
-            for start in range(0, cells, chunk)
-        ]
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise RuntimeError(f"{lack} ({error})") from error
+def _in_pieces(cells: int, block: int, device: Any, spare: int) -> list[Any]:
+    """Take so many words of a GPU, or as many as it gives, and leave it `spare` bytes.
+
+    Raises `torch.OutOfMemoryError` where it gives not one block.
+    """
+    # Held meanwhile, or the driver's last bytes would go into the claim, and the test would starve.
+    kept = torch.empty(spare, dtype=torch.uint8, device=device)
+    chunk = max(_CHUNK // WORD // block, 1) * block
+    pieces: list[Any] = []
+    while cells:
+        size = min(chunk, cells)
+        try:
+            pieces.append(torch.empty(size, dtype=torch.int64, device=device))
+        except torch.OutOfMemoryError:
+            if size > block:
+                chunk = -(-size // 2 // block) * block
+                continue
+            if not pieces:
+                raise
+            break
+        cells -= size
+    del kept
+    torch.cuda.empty_cache()
+    return pieces

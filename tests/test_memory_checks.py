@@ -14,13 +14,14 @@ import pytest
 from test_detectors import PACKAGE, caught, run_with
 
 from nodeproof.acceptance import test_memory as memory
-from nodeproof.checks import spec_of
+from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.kernels.march import march
 from nodeproof.kernels.neighbours import neighbours
 from nodeproof.kernels.retention import hold
 from nodeproof.model import Measurement
 from nodeproof.worker import Context
 
+CPU = Device(kind=DeviceKind.CPU, id="cpu0", label="cpu0")
 CHECKS = {
     "march": (march, memory.test_march),
     "neighbours": (neighbours, memory.test_neighbours),
@@ -41,7 +42,7 @@ def broken(function, result):
     def measure(name, value, **bounds):
         seen.append(Measurement(name=name, value=float(value), **bounds))
 
-    function(result=result, measure=measure)
+    function(device=CPU, result=result, measure=measure)
     return [m.name for m in seen if not m.held]
 
 
@@ -200,7 +201,7 @@ def test_nothing_of_it_is_asked_under_the_quick_profile():
 JUDGED = """
 import importlib, inspect, json, sys
 from pathlib import Path
-from nodeproof.checks import spec_of
+from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.model import Measurement
 from nodeproof.worker import Context
 
