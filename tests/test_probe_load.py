@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from itertools import pairwise
 
+import pynvml
 import pytest
 
 from nodeproof.acceptance import test_inventory as inventory
 from nodeproof.child import Answer, Call, Raised
 from nodeproof.model import Outcome
+from nodeproof.probes import nvml, telemetry
 from nodeproof.probes.counters import NAMES
 from nodeproof.probes.processes import shares, snapshot
 from nodeproof.probes.telemetry import Machine
@@ -106,9 +110,10 @@ def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
     pool.add("telemetry", environment)
     call = driver.call_of(WATCH, args={"devices": devices, "hz": 20})
     first, second, third, fourth = watched(pool, heard, "telemetry", call, samples=4)[:4]
+    counted = {"counters": dict.fromkeys(NAMES, 0)}
     assert (
         first
-        == third
+        == {**third, **counted}
         == {
             "device": GPUS[0],
             "power_w": pytest.approx(123.456),
@@ -121,15 +126,109 @@ def test_a_gpu_is_sampled_in_units_and_what_it_does_not_support_is_none(
             "pcie_width_able": 16,
             "pcie_generation": 5,
             "pcie_generation_able": 5,
-            "counters": dict.fromkeys(NAMES, 0),
             "virtual": False,
+            **counted,
         }
     )
-    assert second == fourth
+    assert "counters" not in third  # they are read every fifth time
+    assert second == {**fourth, **counted}
     assert (second["power_w"], second["temperature_c"], second["sm_mhz"]) == (None, None, 1980)
     assert "the GPU is lost" in second["refusal"]
     events = [content for _, kind, content in heard if kind == "event"]
     assert [e["device"] for e in events] == [GPUS[1]]  # once, not with every sample
+
+
+class Watching(Exception):  # noqa: N818  the end of a watch that has none
+    pass
+
+
+def ticks(monkeypatch, *, takes, devices, seconds):
+    """When each sample was sent in a watch whose GPUs take so long to answer, and what it had."""
+    clock, sent = [0.0], []
+
+    class Time:
+        @staticmethod
+        def monotonic():
+            return clock[0]
+
+        @staticmethod
+        def sleep(pause):
+            assert pause >= 0
+            clock[0] += pause
+
+    class Told:
+        host_root = "/"
+
+        def telemetry(self, *, device, **sample):
+            if clock[0] > seconds:
+                raise Watching
+            sent.append((clock[0], device, sample))
+
+    def answer(uuid, *, counting):
+        clock[0] += takes
+        return {"counters": {}} if counting else {"uuid": uuid}
+
+    monkeypatch.setattr(telemetry, "time", Time)
+    monkeypatch.setattr(telemetry, "gpu_sample", answer)
+    monkeypatch.setattr(telemetry.nvml, "session", nullcontext)
+    rows = [{"kind": "gpu", "id": f"GPU-{n}"} for n in range(devices)]
+    with pytest.raises(Watching):
+        telemetry.watch(Told(), devices=rows)
+    return sent
+
+
+@pytest.mark.parametrize(("takes", "hz"), [(0.01, 1.0), (0.12, 1.0), (0.13, 0.96), (0.2, 0.62)])
+def test_gpus_that_answer_slowly_are_read_as_often_as_they_can_be(monkeypatch, takes, hz):
+    sent = ticks(monkeypatch, takes=takes, devices=8, seconds=100)
+    for number in range(8):
+        moments = [at for at, device, _ in sent if device == f"GPU-{number}"]
+        assert len(moments) / 100 == pytest.approx(hz, abs=0.02)
+
+
+def test_counters_come_first_and_then_of_each_gpu_in_another_tick(monkeypatch):
+    sent = ticks(monkeypatch, takes=0.01, devices=8, seconds=20)
+    by_tick = [
+        [bool(s.get("counters") is not None) for _, _, s in sent[n : n + 8]]
+        for n in range(0, 160, 8)
+    ]
+    assert by_tick[0] == [True] * 8
+    assert all(1 <= sum(tick) <= 2 for tick in by_tick[1:])
+    for number in range(8):
+        read = [n for n, tick in enumerate(by_tick) if tick[number]]
+        assert all(later - earlier <= 5 for earlier, later in pairwise(read))
+
+
+@pytest.mark.parametrize(("counting", "most"), [(False, 12), (True, 36)])
+def test_a_sample_asks_for_the_gpu_once(monkeypatch, counting, most):
+    asked = []
+
+    def ask(call, *_arguments, about=""):
+        asked.append((call, about))
+        if call == "nvmlDeviceGetHandleByUUID":
+            return object()
+        raise nvml.NvmlError(pynvml.NVML_ERROR_NOT_SUPPORTED, call=call, about=about)
+
+    monkeypatch.setattr(nvml, "ask", ask)
+    sample = telemetry.gpu_sample("GPU-1", counting=counting)
+    assert [call for call, _ in asked].count("nvmlDeviceGetHandleByUUID") == 1
+    assert len(asked) <= most
+    assert ("counters" in sample) is counting
+    assert "refusal" not in sample
+
+
+def test_a_gpu_that_is_gone_is_asked_for_once_and_has_no_readings(monkeypatch):
+    asked = []
+
+    def ask(call, *_arguments, about=""):
+        asked.append(call)
+        raise nvml.NvmlError(pynvml.NVML_ERROR_GPU_IS_LOST, call=call, about=about)
+
+    monkeypatch.setattr(nvml, "ask", ask)
+    sample = telemetry.gpu_sample("GPU-1")
+    assert len(asked) == 1
+    assert "the GPU is lost" in sample.pop("refusal")
+    assert set(sample.values()) == {None}
+    assert {"throttle", "power_w", "temperature_c", "sm_mhz"} <= set(sample)
 
 
 def test_a_cpu_device_shows_the_machine(pool, context, heard):

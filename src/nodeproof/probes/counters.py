@@ -57,7 +57,7 @@ def read(context: Context, *, before: Mapping[str, Any] | None = None) -> dict[s
     return {"counters": found, "refusals": refusals, **start}
 
 
-def counters(uuid: str) -> tuple[dict[str, int | None], list[str]]:
+def counters(uuid: str, device: Any = None) -> tuple[dict[str, int | None], list[str]]:
     """Read all counters of a GPU, in an NVML session, and say what refused.
 
     Volatile ECC errors (since the driver was loaded), in all and by place; rows of memory that were
@@ -66,6 +66,7 @@ def counters(uuid: str) -> tuple[dict[str, int | None], list[str]]:
     driver asks for; nanoseconds in which heat held the clocks down. `None` is not supported or
     refused, never zero. All ones, by which NVML says that there is no value, would stand still for
     ever: of uncorrected errors that nothing else counts, and of rows, they are a refusal too.
+    `device` is NVML's handle, where the caller has it already.
     """
     found: dict[str, int | None] = dict.fromkeys(NAMES)
     refusals: list[str] = []
@@ -73,7 +74,7 @@ def counters(uuid: str) -> tuple[dict[str, int | None], list[str]]:
 
     def note(take: Callable[[Any], dict[str, int | None]]) -> None:
         try:
-            said = take(nvml.handle(uuid))
+            said = take(nvml.handle(uuid) if device is None else device)
         except nvml.NvmlError as error:
             refusals.append(str(error))
             return

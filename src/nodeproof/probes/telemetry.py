@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,9 @@ from nodeproof.worker import Context
 
 _THERMAL = "sys/class/thermal"
 _HWMON = "sys/class/hwmon"
+# Counters take most of a sample's calls and stand still on a sound GPU, so they are read in every
+# fifth tick, of each GPU in another one: with eight GPUs a tick would else outlast its second.
+_COUNTING = 5
 _CPU_SENSORS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal", "x86_pkg_temp"})
 
 
@@ -29,11 +33,12 @@ def watch(context: Context, *, devices: Sequence[Mapping[str, Any]], hz: float =
     `devices` have `kind` ("gpu" or "cpu") and `id`. A sample of a GPU has `power_w`,
     `temperature_c`, `sm_mhz`, `memory_mhz`, `throttle` (NVML's bits of clock event reasons),
     `utilisation` (0 to 1), `pcie_width`, `pcie_generation`, `pcie_width_able` and
-    `pcie_generation_able` (of GPU and slot together), `virtual` (whether the machine is) and
-    `counters` (of its errors, see `nodeproof.probes.counters`); of a CPU device, which is the whole
-    machine, `utilisation`, `mhz`, `temperature_c` and `memory_available_bytes`.
-    `None` is not supported, never zero. When a device refuses, the sample says so in `refusal`, and an event `telemetry.refused` is sent once
-    for each new reason. Raises `ValueError` for a rate that is none, `NvmlError` without a driver.
+    `pcie_generation_able` (of GPU and slot together), `virtual` (whether the machine is) and, in its
+    first sample and every fifth, `counters` (of its errors, see `nodeproof.probes.counters`); of a
+    CPU device, which is the whole machine, `utilisation`, `mhz`, `temperature_c` and
+    `memory_available_bytes`. `None` is not supported, never zero. When a device refuses, the sample
+    says so in `refusal`, and an event `telemetry.refused` is sent once for each new reason. Raises
+    `ValueError` for a rate that is none, `NvmlError` without a driver.
     """
     if not 0 < hz <= 100:
         raise ValueError(f"{hz} samples a second: give more than 0 and at most 100")
@@ -49,26 +54,30 @@ def _watch(context: Context, devices: Sequence[Mapping[str, Any]], period_s: flo
     machine, virtual = Machine(tree), virtual_if_told(tree)
     told: dict[str, str] = {}
     due = time.monotonic()
-    while True:
+    for tick in itertools.count():
         cpu = machine.sample() if any(d["kind"] == "cpu" for d in devices) else {}
-        for device in devices:
+        for place, device in enumerate(devices):
             uuid = device["id"]
-            sample = {**gpu_sample(uuid), "virtual": virtual} if device["kind"] == "gpu" else cpu
+            counting = not tick or not (tick + place) % _COUNTING
+            sample = (
+                {**gpu_sample(uuid, counting=counting), "virtual": virtual}
+                if device["kind"] == "gpu"
+                else cpu
+            )
             refusal = sample.get("refusal", "")
             if refusal and told.get(uuid) != refusal:
                 told[uuid] = refusal
                 context.event("telemetry.refused", device=uuid, text=refusal)
             context.telemetry(device=uuid, **sample)
-        due += period_s
         now = time.monotonic()
-        if due < now:  # held up: leave out what was missed, and keep the beat
-            due += period_s * ((now - due) // period_s + 1)
+        # Held up: leave out what was missed and go on at once. To wait for the next beat would halve
+        # the rate of a node whose ticks take a little longer than a period.
+        due = max(due + period_s, now)
         time.sleep(due - now)
 
 
-def gpu_sample(uuid: str) -> dict[str, Any]:
-    """One sample of a GPU; to be called in an NVML session."""
-    sample: dict[str, Any] = {}
+def gpu_sample(uuid: str, *, counting: bool = True) -> dict[str, Any]:
+    """One sample of a GPU, with its counters if `counting`; to be called in an NVML session."""
     refusals = []
     readings: dict[str, Callable[[Any], Any]] = {
         "power_w": lambda d: _scaled(d, uuid, 1e-3, "nvmlDeviceGetPowerUsage"),
@@ -86,14 +95,19 @@ def gpu_sample(uuid: str) -> dict[str, Any]:
         "pcie_width_able": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetMaxPcieLinkWidth"),
         "pcie_generation_able": lambda d: _scaled(d, uuid, 1, "nvmlDeviceGetMaxPcieLinkGeneration"),
     }
+    sample: dict[str, Any] = dict.fromkeys(readings)
+    try:
+        gpu = nvml.handle(uuid)  # once: to ask again for each reading doubles the calls
+    except nvml.NvmlError as error:
+        return {**sample, "refusal": str(error)}
     for name, read in readings.items():
         try:
-            sample[name] = read(nvml.handle(uuid))
+            sample[name] = read(gpu)
         except nvml.NvmlError as error:
-            sample[name] = None
             refusals.append(str(error))
-    sample["counters"], refused = counters(uuid)
-    refusals += refused
+    if counting:
+        sample["counters"], refused = counters(uuid, gpu)
+        refusals += refused
     return {**sample, "refusal": refusals[0]} if refusals else sample
 
 
