@@ -36,9 +36,10 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
     `plant="slow"` makes one window 25 times slower than any before it. Returns what
     `FullLoad.report` gives, except that a stalled window is planted and found as `{"window": n}`;
     and `windows` (TFLOP/s over wall time, comparing included), `median_tflops`, `p5_tflops`
-    (nearest rank), `p5_of_median`, `drift` (by how much the last quarter's median is below that of
-    the first, as a share of it; negative where it rose), `slow` (windows below half of the median,
-    a sixteenth on a processor), `window_s` and `loaded_s`. Raises `ValueError` for an unknown plant.
+    (nearest rank), `p5_of_median`, `drift` (see there), `slow` (windows below half of the median, a
+    sixteenth on a processor), `window_s`, `loaded_s` and `loaded_between` (when the first window
+    began and the last ended, by the monotonic clock, which all processes of a machine share). Raises
+    `ValueError` for an unknown plant.
     """
     known(plant, "flip", "slow")
     device = place(context)
@@ -54,6 +55,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         half = count // 2
         stalled = half + int(words(context.seed, "stall", 1, 1)[0, 0]) % (count - half)
     rates: list[float] = []
+    begun = time.monotonic()
     watch = Stopwatch(context, seconds)
     while len(rates) < count or watch.spent < seconds:
         stall_to = min(rates) / _STALL if len(rates) == stalled else 0.0
@@ -61,6 +63,7 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         rates.append(_window(load, window_s, stall_to=stall_to, flip=flip))
         watch.read()
         watch.tell(tflops=rates[-1], done=watch.share)
+    ended = time.monotonic()
     median, low = statistics.median(rates), percentile(rates, 5)
     slow = [index for index, rate in enumerate(rates) if rate < _SLOW[device.type] * median]
     report = load.report()
@@ -78,14 +81,19 @@ def burn(context: Context, *, seconds: float = 0.0, plant: str = "") -> dict[str
         "drift": drift(rates),
         "slow": slow,
         "loaded_s": watch.spent,
+        "loaded_between": [begun, ended],
     }
 
 
 def drift(values: list[float]) -> float:
-    """By how much the median of the last quarter is below that of the first, as a share of it."""
+    """By how much the median of the last quarter is below that of the second, as a share of it.
+
+    Negative where it rose. The first quarter is left out: a cold device starts at clocks that no
+    device keeps, because a warm one leaks more and its power is capped.
+    """
     quarter = max(1, len(values) // 4)
-    first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
-    return 1.0 - last / first
+    early = statistics.median(values[quarter : 2 * quarter] or values)
+    return 1.0 - statistics.median(values[-quarter:]) / early
 
 
 def percentile(values: list[float], percent: int) -> float:

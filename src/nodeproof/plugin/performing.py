@@ -26,7 +26,7 @@ class Done:
 
     reply: Reply
     seconds: float
-    samples: tuple[Mapping[str, Any], ...]  # of telemetry meanwhile
+    samples: tuple[Mapping[str, Any], ...]  # of telemetry meanwhile, dated by `at`
     since: Mapping[str, Any]  # the first sample of the run
     attempts: tuple[Attempt, ...] = ()
 
@@ -35,7 +35,11 @@ class Done:
         match self.reply:
             case Answer(result=result, silence_s=silence_s):
                 seen = watched(
-                    self.samples, since=self.since, seconds=self.seconds, silence_s=silence_s
+                    self.samples,
+                    since=self.since,
+                    seconds=self.seconds,
+                    silence_s=silence_s,
+                    load=_load(result),
                 )
                 return {**result, "telemetry": seen}
             case Raised(type=kind, message=message, cause=cause):
@@ -45,6 +49,15 @@ class Done:
             case Lost(text=text, stuck=stuck):
                 remedy = Remedy.REBOOT if stuck else Remedy.RETEST
                 raise WorkFailed(text, cause=Cause.ENVIRONMENT, remedy=remedy)
+
+
+def _load(result: Result) -> tuple[float, float] | None:
+    """From when to when the work loaded its device, by the clock that all processes share."""
+    match result.get("loaded_between"):
+        case [float(begun), float(ended)]:
+            return begun, ended
+        case _:
+            return None
 
 
 class Performer(Protocol):

@@ -253,13 +253,14 @@ class Runner:
         }
 
     def _listen(self, worker: str, kind: str, content: Mapping[str, Any]) -> None:
-        clock = {"t": round(time.monotonic() - self._started, 3)}
+        heard = time.monotonic()
+        clock = {"t": round(heard - self._started, 3)}
         if kind == "progress":  # too many to keep: shown with the next sample of the device
             self._latest.setdefault(worker, {}).update(content)
         elif kind == "telemetry":
             device = str(content.get("device", ""))
             label = next((d.label for d in self.devices if d.id == device), "")
-            self._samples.setdefault(device, []).append(content)
+            self._samples.setdefault(device, []).append({**content, "at": heard})
             self._first.setdefault(device, content)
             self.record("telemetry", {**clock, **content, **self._latest.pop(label, {})})
         else:
