@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeproof.acceptance import (
-    test_burnin,
+    test_burnin_pace,
     test_collectives,
     test_fabric,
     test_gpu_state,
@@ -21,6 +21,7 @@ from nodeproof.acceptance import (
 from nodeproof.checks import spec_of
 from nodeproof.manifest import digest_of
 from nodeproof.model import Device, DeviceKind, Measurement
+from nodeproof.plugin.watched import watched
 from nodeproof.spec import Spec, limits_for
 from tests.results_samples import BOOT, Run
 from tests.shipped_run import NODE, accepted, bytes_of, records_of
@@ -43,7 +44,7 @@ def _burnt(pace: float) -> dict[str, Any]:
         "window_s": 0.25,
         "slow": [],
         "drift": 0.0,
-        "telemetry": {"hz": 1.0, "silence_s": 0.5},
+        "telemetry": watched([{"throttle": 4}], since={}, seconds=1.0, silence_s=0.5),
     }
 
 
@@ -124,7 +125,7 @@ def _of_two(answer: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
 
 # Every check that a baseline sets limits of, and what it is given at a pace.
 CHECKS: Mapping[Any, Callable[[float], dict[str, Any]]] = {
-    test_burnin.test_throughput: lambda pace: {"result": _burnt(pace)},
+    test_burnin_pace.test_throughput: lambda pace: {"result": _burnt(pace)},
     test_transfers.test_copies: lambda pace: {"result": _copied(pace)},
     test_transfers.test_pairs: lambda pace: _of_two(lambda rank: _paired(pace, rank)),
     test_collectives.test_collective_bandwidth: lambda pace: _of_two(lambda _: _exchanged(pace)),
@@ -148,6 +149,7 @@ def measured(check: str, pace: float = 1.0, limits: Any = None) -> tuple[Measure
         ),
         "measure": measure,
         "limits": limits or spec_of(function).limits(),
+        "peers": [],
         **CHECKS[function](pace),
     }  # fmt: skip
     names = function.__code__.co_varnames[: function.__code__.co_argcount]

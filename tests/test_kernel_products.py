@@ -1,7 +1,6 @@
 """Products in a real worker process, with faults that somebody outside puts into torch."""
 
 import json
-import math
 import os
 import statistics
 import textwrap
@@ -11,11 +10,13 @@ import pytest
 
 from nodeproof.acceptance import test_arithmetic as arithmetic
 from nodeproof.acceptance import test_burnin as burnin
+from nodeproof.acceptance import test_burnin_pace as pace
 from nodeproof.checks import Device, DeviceKind, spec_of
 from nodeproof.child import Answer, Call, Pool, Raised
 from nodeproof.kernels.burn import percentile
 from nodeproof.kernels.gemm import CPU_DTYPES
-from nodeproof.model import Cause, Measurement
+from nodeproof.model import Measurement
+from nodeproof.plugin.watched import watched
 
 # Counts every matrix product of the process, below all of torch's Python names, and does to the
 # outputs what the control file says. It knows nothing of our code.
@@ -250,15 +251,21 @@ def test_a_burn_in_finds_its_planted_bit_and_its_planted_stall(worker):
     flipped = worker.result("burn:burn", plant="flip")
     assert flipped["found"] == flipped["planted"] != []
     assert judged(burnin.test_exact, result=flipped) == ["wrong elements"]
-    slow = {**worker.result("burn:burn", plant="slow"), "telemetry": {"hz": 1.0, "silence_s": 0.5}}
+    slow = worker.result("burn:burn", plant="slow")
+    seen = watched([{"mhz": 2000.0}], since={}, seconds=1.0, silence_s=0.5)
+    slow = {**slow, "telemetry": seen}
     assert slow["found"] == slow["planted"] == [{"window": slow["slow"][0]}]
-    assert judged(burnin.test_throughput, result=slow) == ["slowest twentieth of the median"]
+    assert judged(pace.test_throughput, result=slow) == ["slowest twentieth of the median"]
 
 
 def test_a_burn_in_lasts_as_long_as_asked_and_says_how_far_it_is(worker):
     worker.messages.clear()
+    asked = time.monotonic()
     result = worker.result("burn:burn", seconds=1.2)
-    assert result["loaded_s"] >= 1.2
+    begun, ended = result["loaded_between"]
+    assert asked < begun < ended < time.monotonic()
+    # Operands were made and tried before, which is no load.
+    assert 1.2 <= result["loaded_s"] == pytest.approx(ended - begun, abs=0.1)
     assert len(result["windows"]) >= 2
     assert result["median_tflops"] == statistics.median(result["windows"])
     told = [content for _, kind, content in worker.messages if kind == "progress"]
@@ -270,77 +277,3 @@ def test_a_percentile_is_a_value_that_was_measured():
     values = [float(n) for n in range(40, 0, -1)]
     assert [percentile(values, p) for p in (5, 50, 100)] == [2.0, 20.0, 40.0]
     assert percentile([3.0], 5) == 3.0
-
-
-def burnt(median, evenness=1.0, silence=0.5):
-    heard = {"hz": 1.0, "silence_s": silence}
-    return {"median_tflops": median, "p5_of_median": evenness, "telemetry": heard}
-
-
-def gpu(number):
-    return Device(kind=DeviceKind.GPU, id=f"GPU-{number}", label=f"gpu{number}")
-
-
-@pytest.mark.parametrize(
-    ("medians", "broken"),
-    [
-        ([700.0, 705.0, 698.0, 702.0], []),
-        ([700.0, 705.0, 600.0, 702.0], ["largest shortfall"]),
-        ([700.0, 500.0], ["largest shortfall"]),
-        ([700.0], []),
-    ],
-)
-def test_a_device_that_lags_behind_its_node_fails_the_node(medians, broken):
-    results = [(gpu(n), burnt(median)) for n, median in enumerate(medians)]
-    assert judged(burnin.test_spread, results=results) == broken
-
-
-@pytest.mark.parametrize("count", [1, 2, 8])
-def test_the_planted_laggard_fails_whatever_the_number_of_devices(count):
-    alter = spec_of(burnin.test_spread).plants[0].alter
-    for device in (gpu, lambda n: Device(kind=DeviceKind.CPU, id=f"cpu{n}", label=f"cpu{n}")):
-        results = alter([(device(n), burnt(10.0)) for n in range(count)])
-        assert judged(burnin.test_spread, results=results)
-
-
-def test_a_device_without_a_median_leaves_the_node_unjudged():
-    results = [(gpu(0), burnt(1.0)), (gpu(1), {"p5_of_median": 1.0})]
-    with pytest.raises(KeyError):
-        judged(burnin.test_spread, results=results)
-
-
-def test_a_throughput_is_held_against_a_figure_only_where_one_is_known():
-    fine = {
-        **burnt(500.0),
-        "p5_tflops": 499.0,
-        "windows": [500.0],
-        "window_s": 0.25,
-        "slow": [],
-        "drift": 0.0,
-        "telemetry": {"hz": 1.0, "silence_s": 0.5},
-    }
-    assert judged(burnin.test_throughput, result=fine, device=gpu(0)) == []
-    asked = burnin.Throughput(median_tflops=600.0)
-    assert judged(burnin.test_throughput, result=fine, device=gpu(0), limits=asked) == ["median"]
-    blind = {**fine, "telemetry": {"hz": 0.1, "silence_s": 0.5}}
-    assert judged(burnin.test_throughput, result=blind, device=gpu(0)) == ["telemetry"]
-    uneven = {**fine, "p5_of_median": 0.8}
-    assert judged(burnin.test_throughput, result=uneven, device=gpu(0)) == [
-        "slowest twentieth of the median"
-    ]
-    assert math.isfinite(fine["p5_tflops"])
-
-
-def test_a_device_whose_process_was_held_up_is_not_blamed_for_being_slow():
-    """A paused container or a starved host looks like a slow device on the wall's clock."""
-    blamed = []
-
-    def measure(name, value, **bounds):
-        reading = Measurement(name=name, value=float(value), **bounds)
-        blamed.extend([reading.cause] if not reading.held else [])
-
-    results = [(gpu(0), burnt(10.0)), (gpu(1), burnt(1.0, silence=3.5))]
-    burnin.test_spread(
-        results=results, measure=measure, limits=spec_of(burnin.test_spread).limits()
-    )
-    assert blamed == [Cause.ENVIRONMENT]
