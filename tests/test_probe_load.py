@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -157,7 +158,7 @@ def ticks(monkeypatch, *, takes, devices, seconds):
             clock[0] += pause
 
     class Told:
-        host_root = "/"
+        host_root = Path("/")
 
         def telemetry(self, *, device, **sample):
             if clock[0] > seconds:
