@@ -146,7 +146,7 @@ DEAD = [
     ("kernels/march.py", "for block in reversed(blocks) if element.downwards else blocks:", "for block in blocks[:1]:", "march"),
     ("kernels/neighbours.py", "self.settle(compared, ", "self.settle(compared[:1], ", "neighbours"),
     ("kernels/mismatches.py", "(block.cells != expected)", "(block.cells != block.cells)", "neighbours"),
-    ("kernels/mismatches.py", "for start in range(0, rows, step):", "for start in range(0, rows // 2, step):", "neighbours"),
+    ("kernels/mismatches.py", "for start in range(0, rows, step):", "for start in range(0, 0, step):", "neighbours"),
     ("kernels/cells.py", "if not same(expected, block.cells):", "if False:", "hold"),
     ("kernels/cells.py", "_memcmp(a.data_ptr(), b.data_ptr(), size)", "_memcmp(a.data_ptr(), a.data_ptr(), size)", "hold"),
     ("kernels/cells.py", "_memcmp(a.data_ptr(), b.data_ptr(), size)", "_memcmp(a.data_ptr(), b.data_ptr(), 1 << 16)", "pattern"),
