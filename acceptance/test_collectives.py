@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodeproof.acceptance.culprit import COMMON, culprit, told
 from nodeproof.checks import (
     COMPUTE,
     CannotMeasure,
+    Cause,
     Device,
     DeviceKind,
     Measure,
@@ -76,13 +78,14 @@ def _all_but_still(collective: Collective) -> Plant:
     "device.collective.data",
     kinds=COMPUTE,
     remedy=Remedy.RESET_GPU,
+    cause=Cause.ENVIRONMENT,
     work=EXCHANGE,
     plant=(
         Plant(args={"plant": "flip"}, breaks=("wrong",)),
         altered("verified", checked={collective.value: 0 for collective in Collective}),
     ),
 )
-def test_collective_data(device: Device, result: Result, measure: Measure) -> None:
+def test_collective_data(device: Device, result: Result, peers: Results, measure: Measure) -> None:
     """Wrong bits in a collective spoil every GPU's gradients, and nothing else reports them.
 
     All-reduce, all-gather, reduce-scatter, all-to-all, broadcast and passing on to the next rank
@@ -91,9 +94,12 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
     in every repeat that is timed; each element that this device received is compared.
 
     The device where it was seen is not necessarily the cause: the fault may lie in any sender, in
-    a switch or in a link on the way. The same elements wrong on every device point to one sender
-    or to a switch that reduces; elements wrong on one device only, to that device or its links.
-    Reset the GPUs and test again; look at NVLink and PCIe error counters before replacing one.
+    a switch or in a link on the way. So a device is blamed only if it alone of four or more got
+    anything wrong, and that from two senders at least. All else is undecided, and never a pass:
+    wrong on two devices or more has a common cause (the IOMMU or ACS with peer-to-peer copies over
+    PCI Express, a switch, one sender among them), from one sender it has two ends, and of two or
+    three devices none can be told from the board. node.transfers.pairs says which pairs are wrong.
+    Look at NVLink and PCIe error counters before replacing a GPU.
 
     What it can't see: what a link lost and sent again, sizes and patterns that were not sent. No
     wrong element in N: fewer than 3/N are wrong at 95 %, for this traffic.
@@ -106,12 +112,14 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
         at_least=1,
         detail=f"the least of the collectives on {device}",
     )
+    cause, said = _blamed(result, peers)
     measure(
         "wrong",
         result["wrong"],
         unit="elements",
         at_most=0,
-        detail="; ".join(_shown(element) for element in result["found"]),
+        cause=cause,
+        detail="; ".join([*(_shown(element) for element in result["found"]), *said]),
     )
 
 
@@ -119,6 +127,7 @@ def test_collective_data(device: Device, result: Result, measure: Measure) -> No
     "node.collective.bandwidth",
     kinds=(DeviceKind.NODE,),
     remedy=Remedy.REBOOT,
+    cause=Cause.ENVIRONMENT,
     limits=Limits,
     work=EXCHANGE,
     plant=(
@@ -140,6 +149,9 @@ def test_collective_bandwidth(
     Of the times by device the shortest belongs to the one that comes late: the others wait for it.
 
     A node with one GPU has nothing to exchange: then only that its rank took part is judged.
+
+    No GPU is named and most causes are settings, so nobody is blamed: node.transfers.pairs can tell.
+    Variables that change the way (NCCL_P2P_DISABLE and the like) are inherited and named here.
 
     The limits are floors far below what NVLink gives: a spec has to say what to expect.
     """
@@ -176,4 +188,42 @@ def _shown(element: Mapping[str, Any]) -> str:
 def _times(results: Results, name: str) -> str:
     first = results[0][1]
     own = ", ".join(f"{d} {r['own_seconds'][name] * 1e3:.3f} ms" for d, r in results)
-    return f"{first['largest_bytes'][name]} bytes over {first['transport']['backend']}; median times {own}"
+    shown = f"{first['largest_bytes'][name]} bytes over {first['transport']['backend']}; median times {own}"
+    settings = told({k: v for _, r in results for k, v in r.get("settings", {}).items()})
+    return f"{shown}; {settings}" if settings else shown
+
+
+def _blamed(result: Result, peers: Results) -> tuple[Cause, list[str]]:
+    """Whom wrong elements blame, and what to say of it."""
+    ranks = result["size"]
+    if not result["wrong"]:
+        return Cause.ENVIRONMENT, []
+    if ranks == 1:
+        return Cause.HARDWARE, []  # nobody else had a part in it
+    wrong = 1 + sum(other["wrong"] > 0 for _, other in peers)
+    settings = [text] if (text := told(result.get("settings", {}))) else []
+    if wrong > 1 or len(peers) != ranks - 1:
+        where = f"wrong on {wrong} of {ranks} devices, {len(peers) + 1} of which answered"
+        return Cause.ENVIRONMENT, [f"{where}, so nobody is blamed: {COMMON}", *settings]
+    senders = {s for element in result["found"] if (s := _sender(element, ranks)) is not None}
+    # Any number that is no rank stands for this device, of which all of it was received.
+    if culprit([(sender, ranks) for sender in senders], ranks) is not None:
+        who = ", ".join(map(str, sorted(senders)))
+        return Cause.HARDWARE, [f"only this device got it wrong, and that from ranks {who}"]
+    alone = (
+        f"only this device of {ranks} got it wrong, which two senders of four devices or more would "
+        f"have to show before it is blamed: see node.transfers.pairs; {COMMON}"
+    )
+    return Cause.ENVIRONMENT, [alone, *settings]
+
+
+def _sender(element: Mapping[str, Any], ranks: int) -> int | None:
+    """Whose data a wrong element was, where its place tells: sums have many, sendrecv but one."""
+    match element["collective"]:
+        case Collective.ALL_GATHER | Collective.ALL_TO_ALL:
+            each = element["bytes"] // 4 // ranks  # they copy int32
+            return int(element["element"] // each)
+        case Collective.BROADCAST:
+            return int(element["repeat"] % ranks)
+        case _:
+            return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodeproof.acceptance.culprit import COMMON, culprit, told, whole
 from nodeproof.checks import (
     COMPUTE,
     CannotMeasure,
@@ -194,6 +195,7 @@ def _with_a_slow_pair(result: Result) -> dict[str, Any]:
     "node.transfers.pairs",
     kinds=(DeviceKind.NODE,),
     remedy=Remedy.RESET_GPU,
+    cause=Cause.ENVIRONMENT,
     limits=Pairs,
     work=Work(
         call="nodeproof.nccl_tests.pairs:pairs",
@@ -217,13 +219,18 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
 
     Every device sends to every other, first two by two in rounds that share no device, then all to
     all at once, in odd sizes and large ones. Every byte is a hash of its place, of the pair, the
-    direction and the round. Wrong bytes in all pairs of one device: that device or its links; in
-    one pair only: the link or switch port between the two. Reset both GPUs and test again; then
-    look at NVLink error counters, and reseat or replace.
+    direction and the round. Wrong bytes in pairs of one device of four or more, with two others
+    or more: that device or its links, and it is blamed. In one pair only: the link or switch port
+    between the two; in pairs that share no device: a common cause, as the IOMMU with peer-to-peer
+    copies over PCI Express. Neither blames a GPU, and neither is a pass. Look at NVLink error
+    counters, reset the GPUs and test again; then reseat or replace.
 
     A pair is short against the median of all pairs, and against a floor where a spec gives one.
     Usual causes: NVLink down on one side, peer access off (ACS, the container), a PCIe link that
-    trained narrow. If every pair of a device is short, that device is named, otherwise the pair.
+    trained narrow, variables that change the way (NCCL_P2P_DISABLE and the like: inherited, and
+    named here). If every pair of a device is short, that device is named, otherwise the pair. The
+    hardware is blamed only where all that one device of four or more sends or receives is below the
+    floor of a spec, no other pair is, and no such variable is set.
     On nodes whose pairs differ by design (two NVLink islands, cards with bridges in twos) the
     median says little: raise `below_median` in the spec and give a floor.
 
@@ -237,11 +244,14 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
     measure("ranks", size, at_least=len(results), detail="ranks that took part together")
     by_rank = {result["rank"]: one for one, result in results}
     found = [entry for _, result in results for entry in result["found"]]
+    settings = {k: v for _, result in results for k, v in result.get("settings", {}).items()}
+    blames, said = _blamed(found, by_rank)
     measure(
         "wrong bytes",
         sum(result["wrong"] for _, result in results),
         at_most=0,
-        detail="; ".join(_message(entry, by_rank) for entry in found[:_SHOWN])
+        cause=blames,
+        detail="; ".join([*(_message(entry, by_rank) for entry in found[:_SHOWN]), *said])
         or (_UNDESCRIBED if any(result["wrong"] for _, result in results) else ""),
     )
     measure(
@@ -276,8 +286,10 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
     cpu = any(each.kind is DeviceKind.CPU for each, _ in results)
     most = limits.cpu_below_median if cpu else limits.below_median
     held_up = max(result["telemetry"]["silence_s"] for _, result in results) > _PAUSE_S
-    cause = Cause.ENVIRONMENT if held_up else None
+    below = {pair for pair, gbs in rates.items() if gbs < limits.pair_gbs}
+    sure = whole(below, len(results)) is not None and not settings and not held_up
     named = _short(rates, max(limits.pair_gbs, (1 - most) * middle), by_rank)
+    named += f"; {text}" if (text := told(settings)) else ""
     measure("median of the pairs", middle, unit="GB/s")
     measure(
         "least into one device from all at once", min(results[0][1]["together_gbs"]), unit="GB/s"
@@ -287,14 +299,14 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
         slowest,
         unit="GB/s",
         at_least=limits.pair_gbs or None,
-        cause=cause,
+        cause=Cause.HARDWARE if sure else Cause.ENVIRONMENT,
         detail=named,
     )
     measure(
         "shortfall of the slowest",
         (middle - slowest) / middle,
         at_most=most,
-        cause=cause,
+        cause=Cause.ENVIRONMENT,  # boards whose pairs differ by design look the same
         detail=named,
     )
 
@@ -304,6 +316,18 @@ def _checked(result: Result, devices: int) -> int:
     senders = set(range(devices)) - ({result["rank"]} if devices > 1 else set())
     received: Mapping[str, int] = result["received"]
     return min(received[key] if (key := str(s)) in received else 0 for s in senders)
+
+
+def _blamed(
+    found: list[Mapping[str, Any]], by_rank: Mapping[int, Device]
+) -> tuple[Cause, list[str]]:
+    """Whom wrong bytes blame, and what to say of it."""
+    if len(by_rank) == 1:
+        return Cause.HARDWARE, []  # nobody else had a part in it
+    one = culprit([(entry["sender"], entry["receiver"]) for entry in found], len(by_rank))
+    if one is not None:
+        return Cause.HARDWARE, [f"all of it was sent or received by {by_rank[one]}"]
+    return Cause.ENVIRONMENT, [f"no device is named by that: {COMMON}"] if found else []
 
 
 def _message(entry: Mapping[str, Any], by_rank: Mapping[int, Device]) -> str:

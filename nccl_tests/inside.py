@@ -21,6 +21,7 @@ from nodeproof.nccl_tests import bandwidth
 from nodeproof.nccl_tests.bandwidth import Collective
 from nodeproof.nccl_tests.exactness import SUMS, Case, compare, difference, fill, sized
 from nodeproof.nccl_tests.meeting import Meeting
+from nodeproof.nccl_tests.settings import inside_the_node
 from nodeproof.worker import Context
 
 SHOWN = 16  # wrong elements that are reported one by one
@@ -59,7 +60,7 @@ def exchange(
     {collective: how many were timed}, `own_seconds` {collective: median of this rank's own}; and
     of all ranks, alike on each: `seconds` {collective: median of the slowest rank's}, `algbw_gbs`
     and `busbw_gbs` {collective: GB/s}, `largest_bytes` {collective: bytes}, `size` (ranks),
-    `transport` {backend, nccl, torch}.
+    `transport` {backend, nccl, torch}, and `settings` of this process (see `settings`).
 
     Raises `ValueError` for an unknown plant or collective, no group or no compute device; `UnfinishedError`,
     naming the rank that was missing, when something done together fails or takes over
@@ -96,7 +97,10 @@ def exchange(
         times = meeting.share("seconds", rank.seconds)
     if on_gpu:
         torch.cuda.empty_cache()  # what comes next on this device may want all of its memory
-    return rank.result(times) | {"transport": _transport(meeting.backend)}
+    return rank.result(times) | {
+        "transport": _transport(meeting.backend),
+        "settings": inside_the_node() if meeting.backend == "nccl" else {},
+    }
 
 
 @dataclass(slots=True, kw_only=True)

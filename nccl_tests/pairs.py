@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from nodeproof.nccl_tests.meeting import Meeting
 from nodeproof.nccl_tests.messages import Message, compare, described, rounds
+from nodeproof.nccl_tests.settings import inside_the_node
 from nodeproof.worker import Context
 
 SHOWN = 16  # messages with wrong bytes that are described; all bytes are counted
@@ -53,8 +54,8 @@ def pairs(
     `loaded_s`; and of all ranks, alike on each: `size` (ranks), `gbs` [[by receiver] by sender], 0
     on the diagonal: of each ordered pair the median over its messages (between CPU devices the
     best) of the faster end's rate, since the other end waited, `together_gbs` [by receiver: what
-    came in from all at once], `sweeps`, `bytes` of a message and `transport` {backend, nccl,
-    torch}.
+    came in from all at once], `sweeps`, `bytes` of a message, `transport` {backend, nccl, torch}
+    and `settings` of this process (see `settings`).
 
     Raises `ValueError` for an unknown plant, a size that is none, no group or no compute device;
     `UnfinishedError`, naming the rank that was missing, when something done together fails or
@@ -79,7 +80,10 @@ def pairs(
         told = rank.run(seconds)
     if on_gpu:
         torch.cuda.empty_cache()  # what comes next on this device may want all of its memory
-    return rank.result(told) | {"transport": _transport(meeting.backend)}
+    return rank.result(told) | {
+        "transport": _transport(meeting.backend),
+        "settings": inside_the_node() if meeting.backend == "nccl" else {},
+    }
 
 
 @dataclass(slots=True, kw_only=True)

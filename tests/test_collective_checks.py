@@ -5,6 +5,7 @@ import pytest
 from nodeproof.acceptance import test_collectives as suite
 from nodeproof.checks import CannotMeasure, Device, DeviceKind, spec_of
 from nodeproof.model import Measurement
+from nodeproof.nccl_tests.settings import inside_the_node
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv")
 GPU = Device(kind=DeviceKind.GPU, id="GPU-a", label="gpu0")
@@ -48,8 +49,12 @@ def judge(check, **given):
     return taken
 
 
-def data(answer):
-    return judge(suite.test_collective_data, device=GPU, result=answer)
+def data(answer, *others):
+    peers = [
+        (Device(kind=DeviceKind.GPU, id=f"GPU-{n}", label=f"gpu{n}"), other)
+        for n, other in enumerate(others, 1)
+    ]
+    return judge(suite.test_collective_data, device=GPU, result=answer, peers=peers)
 
 
 def bandwidth(*answers, limits=LIMITS):
@@ -74,9 +79,101 @@ def test_sound_data_is_judged_by_what_was_verified_and_what_was_wrong():
 def test_one_wrong_element_fails_and_is_named():
     taken = data(result(wrong=1, found=[FLIP]))
     assert broken(taken) == {"wrong"}
-    assert taken["wrong"].detail == (
+    assert taken["wrong"].detail.startswith(
         "all_reduce of 128 bytes of bfloat16, repeat 3: element 17 is 0x4108, not 0x4100 (bits 3)"
     )
+
+
+def gathered(*elements, collective="all_gather", repeats=(0,)):
+    """Wrong elements of 4 ranks with 8 elements each."""
+    return [
+        {**FLIP, "collective": collective, "bytes": 128, "element": e, "repeat": r}
+        for e in elements
+        for r in repeats
+    ]
+
+
+SOUND4 = result(size=4)
+TWO_SENDERS = gathered(1, 9)
+
+
+@pytest.mark.parametrize(
+    ("found", "peers", "cause"),
+    [
+        pytest.param(TWO_SENDERS, [SOUND4] * 3, "hardware", id="of two senders, here alone"),
+        pytest.param(
+            gathered(1, 9, collective="all_to_all"), [SOUND4] * 3, "hardware", id="two pieces"
+        ),
+        pytest.param(
+            gathered(1, collective="broadcast", repeats=(1, 2)),
+            [SOUND4] * 3,
+            "hardware",
+            id="two roots",
+        ),
+        pytest.param(gathered(1, 7), [SOUND4] * 3, "environment", id="of one sender"),
+        pytest.param([FLIP], [SOUND4] * 3, "environment", id="a sum, which has many senders"),
+        pytest.param(
+            TWO_SENDERS,
+            [SOUND4, SOUND4, result(size=4, wrong=1, found=[FLIP])],
+            "environment",
+            id="on two devices",
+        ),
+        pytest.param(
+            TWO_SENDERS,
+            [result(size=4, wrong=9, found=TWO_SENDERS)] * 3,
+            "environment",
+            id="on every device",
+        ),
+        pytest.param(TWO_SENDERS, [SOUND4] * 2, "environment", id="one device did not answer"),
+        pytest.param([], [SOUND4] * 3, "environment", id="nothing described"),
+    ],
+)
+def test_wrong_data_blames_a_device_only_where_it_names_one(found, peers, cause):
+    taken = data(result(size=4, wrong=2, found=found), *peers)
+    assert broken(taken) == {"wrong"}
+    assert taken["wrong"].cause == cause
+    if cause == "environment":
+        assert "IOMMU" in taken["wrong"].detail
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_wrong_data_of_few_devices_names_none(ranks):
+    taken = data(
+        result(size=ranks, wrong=2, found=TWO_SENDERS), *[result(size=ranks)] * (ranks - 1)
+    )
+    assert (broken(taken), taken["wrong"].cause) == ({"wrong"}, "environment")
+
+
+def test_what_one_device_alone_got_wrong_of_itself_is_its_own():
+    taken = data(result(size=1, wrong=1, found=[FLIP]))
+    assert (broken(taken), taken["wrong"].cause) == ({"wrong"}, "hardware")
+
+
+def test_slow_collectives_blame_nobody_and_say_what_was_set():
+    declared = spec_of(suite.test_collective_bandwidth)
+    slow = result(gbs=0.1, settings={"NCCL_P2P_DISABLE": "1"})
+    taken = bandwidth(slow, slow)
+    assert broken(taken) == set(NAMES)
+    assert {m.cause or declared.cause for m in taken.values()} == {"environment"}
+    assert "NCCL_P2P_DISABLE=1: test again without" in taken["all_reduce"].detail
+    assert "test again without" not in bandwidth(result(), result())["all_reduce"].detail
+
+
+def test_only_what_changes_the_way_inside_a_node_is_told():
+    environment = {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_ALGO": "Ring" * 40,
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "NCCL_IB_HCA": "mlx5",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_VERSION": "2.28.3",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "SECRET": "s",
+    }
+    told = inside_the_node(environment)
+    assert set(told) == {"NCCL_P2P_DISABLE", "NCCL_ALGO", "CUDA_LAUNCH_BLOCKING"}
+    assert len(told["NCCL_ALGO"]) == 40
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -101,7 +101,7 @@ def test_sound_ranks_get_every_bit_right_and_measure_every_collective(node):
     for result in results:
         assert set(result) == {
             *("wrong", "found", "planted", "checked", "rows", "repeats", "own_seconds", "seconds"),
-            *("own_times",),
+            *("own_times", "settings"),
             *("algbw_gbs", "busbw_gbs", "largest_bytes", "size", "transport"),
         }
         assert result["size"] == 3

@@ -379,7 +379,7 @@ def test_a_short_pair_is_named_and_a_device_of_which_all_pairs_are_short(slow, n
     taken = judged(answered(even(8, **slow)), kind=DeviceKind.GPU)
     assert broken(taken) == {SHORT}
     assert taken[SHORT].detail == named
-    assert taken[SHORT].cause is None  # that of the check: hardware
+    assert taken[SHORT].cause == "environment"  # so is a board whose pairs differ by design
 
 
 def test_of_two_devices_neither_is_named_alone():
@@ -395,6 +395,68 @@ def test_a_floor_finds_a_node_that_is_slow_throughout():
     assert broken(taken) == {"slowest pair"}
     assert taken["slowest pair"].detail == "every pair is short: the cause is common to all"
     assert broken(judged(answered(even(8, 400.0)), limits, DeviceKind.GPU)) == set()
+
+
+@pytest.mark.parametrize(
+    ("size", "slow", "change", "cause"),
+    [
+        (8, {"sender": 3}, {}, "hardware"),
+        (8, {"receiver": 3}, {}, "hardware"),
+        (8, {"sender": 3, "receiver": 3}, {}, "hardware"),
+        (8, {"sender": 3, "pair": (6, 0)}, {}, "environment"),
+        (8, {"pair": (6, 0)}, {}, "environment"),
+        (3, {"sender": 1, "receiver": 1}, {}, "environment"),
+        (2, {"sender": 1, "receiver": 1}, {}, "environment"),
+        (8, {"sender": 3}, {"settings": {"NCCL_P2P_DISABLE": "1"}}, "environment"),
+        (8, {"sender": 3}, {"telemetry": {"silence_s": 3.0}}, "environment"),
+    ],
+)
+def test_a_slow_device_is_blamed_only_below_the_floor_of_a_spec_and_as_a_whole(
+    size, slow, change, cause
+):
+    limits = suite.Pairs(pair_gbs=80.0)
+    taken = judged(answered(even(size, **slow), **change), limits, DeviceKind.GPU)
+    assert "slowest pair" in broken(taken)
+    assert taken["slowest pair"].cause == cause
+    assert ("NCCL_P2P_DISABLE=1" in taken["slowest pair"].detail) == ("settings" in change)
+
+
+def test_a_floor_that_every_pair_misses_blames_no_hardware():
+    taken = judged(answered(even(8)), suite.Pairs(pair_gbs=300.0), DeviceKind.GPU)
+    assert taken["slowest pair"].cause == "environment"
+
+
+def spoilt(size, *ways):
+    """Answers in which what went these ways (sender, receiver) came wrong."""
+    answers = answered(even(size))
+    for sender, receiver in ways:
+        entry = {"sender": sender, "receiver": receiver, "phase": "alone", "round": 1}
+        entry |= {"bytes": 1, "size": 9, "index": 0, "got": "1", "expected": "0", "xor": "1"}
+        answers[receiver]["found"] = [*answers[receiver]["found"], entry]
+        answers[receiver]["wrong"] += 1
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("size", "ways", "cause"),
+    [
+        (8, [(3, 0), (3, 1)], "hardware"),
+        (8, [(0, 3), (1, 3)], "hardware"),
+        (8, [(0, 3), (3, 1)], "hardware"),
+        (8, [(0, 3), (3, 0)], "environment"),
+        (8, [(0, 3)], "environment"),
+        (8, [(0, 3), (1, 2)], "environment"),
+        (8, list(itertools.permutations(range(8), 2)), "environment"),
+        (3, [(0, 1), (2, 1)], "environment"),
+        (2, [(0, 1), (1, 0)], "environment"),
+    ],
+)
+def test_wrong_bytes_blame_the_device_that_all_of_them_have_in_common(size, ways, cause):
+    taken = judged(spoilt(size, *ways), kind=DeviceKind.GPU)
+    assert broken(taken) == {"wrong bytes"}
+    assert taken["wrong bytes"].cause == cause
+    said = "all of it was sent or received by gpu3 id-3" if cause == "hardware" else "IOMMU"
+    assert said in taken["wrong bytes"].detail
 
 
 def test_a_pair_that_was_not_measured_or_not_checked_is_no_pass():
@@ -474,7 +536,7 @@ def test_a_broken_pair_fails_the_node_through_pytest_and_every_plant_is_caught(t
     found = results.read(tmp_path / "out" / "results.jsonl")
     (finding,) = found.findings
     assert (finding.check, finding.outcome, finding.cause) == (
-        *("node.transfers.pairs", "fail", "hardware"),
+        *("node.transfers.pairs", "fail", "environment"),  # of two devices none is named
     )
     assert "cpu0 to cpu1" in finding.summary
     assert "(xor 0x02)" in finding.summary
