@@ -191,11 +191,11 @@ class _Rank:
 
     def _timed(self, case: Case, what: str, output: Any, given: Any) -> float:
         with self.meeting.together(f"the barrier before {what}"):
-            dist.barrier()
-            if self.device != "cpu":
-                self._drained(what)
-        # The barrier is outside of what is timed; a collective of its own would be measured too.
+            self.meeting.barrier(f"the barrier before {what}")
+        # A barrier is outside of what is timed; a collective of its own would be measured too.
         with self.meeting.together(what):
+            # Nothing may stand between this one and the start: each rank's delay counts for all.
+            self.meeting.barrier(what)
             if self.device == "cpu":
                 start = time.perf_counter()
                 _OPERATIONS[case.collective](output, given, case.root)
@@ -206,11 +206,6 @@ class _Rank:
             end.record()
             self.meeting.finished(end.query, what)
             return float(begin.elapsed_time(end)) / 1000
-
-    def _drained(self, what: str) -> None:
-        event = torch.cuda.Event()
-        event.record()
-        self.meeting.finished(event.query, f"the barrier before {what}")
 
     def _plant(self, case: Case, output: Any) -> None:
         element, bit = self.plants[case]

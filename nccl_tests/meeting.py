@@ -28,6 +28,10 @@ from nodeproof.nccl_tests.stores import GoneError, Store, prefer
 from nodeproof.worker import Group
 
 _POLL_S = 0.02
+# How long a wait looks without a pause, and how long it then pauses: who sleeps when the others
+# go comes late by up to a pause, a tenth of the time of 1 GiB over NVLink.
+_SPIN_S = 0.005
+_PAUSE_S = 0.0005
 _SETTLE_S = 2.0  # a connection closes before its process is seen to be dead
 _LEAVE_S = 5.0  # a hung NCCL can hold whoever tears it down
 _STATES = {
@@ -129,11 +133,31 @@ class Meeting:
 
     def finished(self, ready: Callable[[], bool], what: str) -> None:
         """Wait for what a GPU has been given, but not for ever: call it inside `together`."""
-        ends = time.monotonic() + self.timeout_s
+        began = time.monotonic()
         while not ready():
-            if time.monotonic() > ends:
+            waited = time.monotonic() - began
+            if waited > self.timeout_s:
                 raise RuntimeError(f"{what} was not done after {self.timeout_s:g} s")
-            time.sleep(0.0005)
+            if waited < _SPIN_S:
+                os.sched_yield()  # cores may be shared with the rank that is waited for
+            else:
+                time.sleep(_PAUSE_S)
+
+    def barrier(self, what: str) -> None:
+        """Wait until every rank is here, but not for ever: call it inside `together`.
+
+        After a second one right away all ranks go on within microseconds of each other: nobody
+        waits long in it, so nobody is asleep when it ends.
+        """
+        work = dist.barrier(async_op=True)
+        if self.backend == "nccl":
+            # Its own wait blocks until its watchdog aborts the process; Gloo's raises in time.
+            self.finished(work.is_completed, what)
+            # What has failed is completed too, and NCCL's wait doesn't tell.
+            failure = work.exception()
+            if failure is not None:
+                raise RuntimeError(f"{what}: {failure}")
+        work.wait()
 
     def share(self, name: str, value: Any) -> list[Any]:
         """Tell all ranks a plain value and return everybody's, by rank. Not by a collective."""

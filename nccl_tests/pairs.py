@@ -200,11 +200,7 @@ class _Rank:
 
     def _wait_for_all(self, what: str) -> None:
         with self.meeting.together(what):
-            dist.barrier()
-            if self.device != "cpu":
-                event = torch.cuda.Event()
-                event.record()
-                self.meeting.finished(event.query, what)
+            self.meeting.barrier(what)
 
     def _loop_back(self) -> None:
         message = _message(self.me, self.me, "loopback", self.sweeps, self.size)

@@ -8,9 +8,11 @@ import textwrap
 import time
 
 import pytest
+import torch
 
 from nodeproof.child import Answer, Call, Lost, Pool, Raised
 from nodeproof.nccl_tests.bandwidth import Collective, busbw_gbs
+from nodeproof.nccl_tests.meeting import Meeting
 
 SMALL = {"max_bytes_cpu": 2048, "max_bytes_gpu": 2048}
 COLLECTIVES = {c.value for c in Collective}
@@ -91,7 +93,9 @@ def nodes(tmp_path):
 def sabotage(folder, code):
     """Environment of a worker in which `code` runs before everything else."""
     (folder / "sitecustomize.py").write_text(textwrap.dedent(code))
-    return {"PYTHONPATH": str(folder)}
+    # Before what is there already, so that all ranks run the same sources.
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *([inherited] if inherited else [])])}
 
 
 def test_sound_ranks_get_every_bit_right_and_measure_every_collective(node):
@@ -354,3 +358,91 @@ def test_the_collectives_run_alone_and_print_a_table():
     timed = [line.split() for line in lines[3:] if " - " not in line]
     assert {row[0] for row in timed} == COLLECTIVES
     assert all(row[1] == "2048" and row[-1] == "0" and float(row[4]) > 0 for row in timed)
+
+
+class Barrier:
+    """What NCCL gives for a barrier: its wait never ends before the barrier does."""
+
+    def __init__(self, *, over, failure=None):
+        self.over, self.failure, self.waited = over, failure, False
+
+    def is_completed(self):
+        return self.over
+
+    def exception(self):
+        return self.failure
+
+    def wait(self):
+        assert self.over, "this would block until the watchdog aborts the process"
+        self.waited = True
+
+
+def barrier(monkeypatch, work, device="cuda"):
+    def begin(*, async_op=False):
+        assert async_op, "this would block until the watchdog aborts the process"
+        return work
+
+    monkeypatch.setattr("torch.distributed.barrier", begin)
+    meeting = object.__new__(Meeting)
+    meeting.timeout_s, meeting._device = 0.2, torch.device(device)
+    meeting.barrier("the barrier before a thing")
+
+
+def test_a_barrier_over_nccl_that_never_ends_is_given_up_in_time(monkeypatch):
+    with pytest.raises(RuntimeError, match="the barrier before a thing was not done"):
+        barrier(monkeypatch, Barrier(over=False))
+
+
+def test_a_barrier_over_nccl_that_is_over_because_it_failed_is_not_taken_for_done(monkeypatch):
+    with pytest.raises(RuntimeError, match="remote process exited"):
+        barrier(monkeypatch, Barrier(over=True, failure=RuntimeError("remote process exited")))
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_barrier_that_everybody_came_to_is_done(monkeypatch, device):
+    work = Barrier(over=True)
+    barrier(monkeypatch, work, device)
+    assert work.waited
+
+
+def test_a_rank_that_is_slow_to_say_where_it_is_slows_no_collective(nodes, tmp_path):
+    """What a rank does between the barrier and the start is nobody's time on the wire."""
+    environment = sabotage(
+        tmp_path,
+        """
+        import sys
+        import time
+
+        class Late:
+            def find_spec(self, name, path=None, target=None):
+                if name == "nodeproof.nccl_tests.inside":
+                    from nodeproof.nccl_tests.stores import Store
+                    whole = Store.set
+
+                    def set(self, key, value):
+                        if key.startswith("step/"):
+                            time.sleep(0.3)
+                        whole(self, key, value)
+
+                    Store.set = set
+
+        sys.meta_path.insert(0, Late())
+        """,
+    )
+    results = nodes(2, {"cpu1": environment}).results(only=["sendrecv"], sweep=False)
+    for result in results:
+        assert result["seconds"]["sendrecv"] < 0.15
+
+
+def test_a_wait_looks_without_a_pause_at_first_and_not_for_long():
+    pauses = []
+    meeting = object.__new__(Meeting)
+    meeting.timeout_s = 5.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.sleep", pauses.append)
+        ends = time.monotonic() + 0.002
+        meeting.finished(lambda: time.monotonic() > ends, "a short thing")
+        assert pauses == []
+        ends = time.monotonic() + 0.05
+        meeting.finished(lambda: time.monotonic() > ends, "a long thing")
+        assert pauses
