@@ -66,6 +66,15 @@ def read(lines, context=None):
     return fabricmanager_log.read(text.encode(), context or {})
 
 
+@pytest.mark.parametrize("tag", ["[Jan 14 2026 03:12:45] [ERROR] [tid 2211] ", "[ERROR] "])
+def test_a_line_that_runs_into_one_of_the_journal_is_read_all_the_same(tag):
+    torn = (
+        tag + "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id" + CONFIGURED[8:]
+    )
+    reading = fabricmanager_log.read(f"{STARTING}\n{torn}\n{STARTED}".encode(), {})
+    assert reading.grade == "fail"
+
+
 @pytest.mark.parametrize(
     "says",
     [

@@ -23,8 +23,10 @@ from nodeproof.parsers.reading import Context, Grade, Reading, text_of
 from nodeproof.parsers.reports import Report
 
 _MANAGER = "nv-fabricmanager"
+# What stands before a name is the journal's. Behind a tag it is a second line, which a log that was
+# torn holds in the same place: the first is not left out for it.
 _LINE = re.compile(
-    rf"(?:.{{0,200}}?(?P<voice>{_MANAGER}|nvidia-fabricmanager-start\.sh)(?:\[\d+\])?: *)?"
+    rf"(?:(?:(?!\[[A-Z]{{3,9}}\]|\[tid \d).){{0,200}}?(?P<voice>{_MANAGER}|nvidia-fabricmanager-start\.sh)(?:\[\d+\])?: *)?"
     r"(?:\[(?P<date>[A-Z][a-z]{2} \d{1,2} \d{4} [\d:.]+)\] *)?"
     r"(?:\[(?P<level>[A-Z]{3,9})\] *)?(?:\[tid \d+\] *)?(?P<text>.*)$",
     re.DOTALL,
