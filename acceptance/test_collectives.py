@@ -94,9 +94,9 @@ def test_collective_data(device: Device, result: Result, peers: Results, measure
     in every repeat that is timed; each element that this device received is compared.
 
     The device where it was seen is not necessarily the cause: the fault may lie in any sender, in
-    a switch or in a link on the way. So a device is blamed only if it alone of four or more got
-    anything wrong, and that from two senders at least. All else is undecided, and never a pass:
-    wrong on two devices or more has a common cause (the IOMMU or ACS with peer-to-peer copies over
+    a switch or in a link on the way. So a device is named only if it alone of four or more got
+    anything wrong, and that from two senders at least. All else condemns the node and names none, for
+    no later run that is clean takes wrong bits back: wrong on two devices or more has a common cause (the IOMMU or ACS with peer-to-peer copies over
     PCI Express, a switch, one sender among them), from one sender it has two ends, and of two or
     three devices none can be told from the board. node.transfers.pairs says which pairs are wrong.
     Look at NVLink and PCIe error counters before replacing a GPU.
@@ -204,7 +204,7 @@ def _blamed(result: Result, peers: Results) -> tuple[Cause, list[str]]:
     settings = [text] if (text := told(result.get("settings", {}))) else []
     if wrong > 1 or len(peers) != ranks - 1:
         where = f"wrong on {wrong} of {ranks} devices, {len(peers) + 1} of which answered"
-        return Cause.ENVIRONMENT, [f"{where}, so nobody is blamed: {COMMON}", *settings]
+        return Cause.HARDWARE, [f"{where}, so no device is named: {COMMON}", *settings]
     senders = {s for element in result["found"] if (s := _sender(element, ranks)) is not None}
     # Any number that is no rank stands for this device, of which all of it was received.
     if culprit([(sender, ranks) for sender in senders], ranks) is not None:
@@ -212,9 +212,9 @@ def _blamed(result: Result, peers: Results) -> tuple[Cause, list[str]]:
         return Cause.HARDWARE, [f"only this device got it wrong, and that from ranks {who}"]
     alone = (
         f"only this device of {ranks} got it wrong, which two senders of four devices or more would "
-        f"have to show before it is blamed: see node.transfers.pairs; {COMMON}"
+        f"have to show before it is named: see node.transfers.pairs; {COMMON}"
     )
-    return Cause.ENVIRONMENT, [alone, *settings]
+    return Cause.HARDWARE, [alone, *settings]
 
 
 def _sender(element: Mapping[str, Any], ranks: int) -> int | None:

@@ -220,9 +220,9 @@ def test_pairs(device: Device, results: Results, measure: Measure, limits: Pairs
     Every device sends to every other, first two by two in rounds that share no device, then all to
     all at once, in odd sizes and large ones. Every byte is a hash of its place, of the pair, the
     direction and the round. Wrong bytes in pairs of one device of four or more, with two others
-    or more: that device or its links, and it is blamed. In one pair only: the link or switch port
+    or more: that device or its links, and it is named. In one pair only: the link or switch port
     between the two; in pairs that share no device: a common cause, as the IOMMU with peer-to-peer
-    copies over PCI Express. Neither blames a GPU, and neither is a pass. Look at NVLink error
+    copies over PCI Express. Neither names a GPU; each condemns the node. Look at NVLink error
     counters, reset the GPUs and test again; then reseat or replace.
 
     A pair is short against the median of all pairs, and against a floor where a spec gives one.
@@ -327,7 +327,7 @@ def _blamed(
     one = culprit([(entry["sender"], entry["receiver"]) for entry in found], len(by_rank))
     if one is not None:
         return Cause.HARDWARE, [f"all of it was sent or received by {by_rank[one]}"]
-    return Cause.ENVIRONMENT, [f"no device is named by that: {COMMON}"] if found else []
+    return Cause.HARDWARE, [f"no device is named by that: {COMMON}"] if found else []
 
 
 def _message(entry: Mapping[str, Any], by_rank: Mapping[int, Device]) -> str:
